@@ -221,7 +221,7 @@ def test_noise_in_labels(known) -> None:
     "spec, words",
     [
         ("mixture?angles=0", ["angles=(0.0,)", "at least 2"]),
-        ("mixture?angles=0,360", ["no two alike"]),
+        ("mixture?angles=0,360", ["all different"]),
         ("mixture?angles=0,90,180", ["'10:90'", "2 angles, not 3", "'random'"]),
         ("mixture?angles=0,90,180&mixture=linear", ["'linear'", "2 angles"]),
         ("mixture?mixture=lineal", ["'lineal'", "'linear'"]),

@@ -95,9 +95,9 @@ def test_sizes_seeds_and_spec(file) -> None:
         ({"samples": 0}, "samples=0"),
         ({"test_samples": -1}, "test_samples=-1"),
         ({"clients": 0}, "clients=0"),
-        ({"clients": 20, "samples": 50}, "lower-case letters of the train part, which has 208"),
-        ({"angles": (0, 90)}, "mixture='10:90' is for 2 sources, not 4"),
-        ({"angles": (0, 360)}, "no two alike"),
+        ({"clients": 20, "samples": 50}, "500 lower-case letters, but the train split has 208"),
+        ({"angles": (0, 90)}, "mixture='10:90' requires 2 sources, not 4"),
+        ({"angles": (0, 360)}, "all different"),
         ({"base": "digits"}, "digits has no class 'a'"),
     ],
 )

@@ -183,7 +183,7 @@ def broken(value, column=None, part=0):
         ({"a": 5}, {}, ["'a'", "(x, y)"]),
         ({"a": Stream()}, {}, ["'a'", "map-style"]),
         ([pair()], {"test_share": 1.5}, ["test share", "1.5"]),
-        ([pair()], {"test": [pair(), pair()]}, ["2 test parts", "1 clients"]),
+        ([pair()], {"test": [pair(), pair()]}, ["2 test splits", "1 clients"]),
         ({"site": pair()}, {"test": {"sit": pair()}}, ["'sit'", "'site'"]),
         ([pair()], {"test": [pair(d=4)]}, ["(3,)", "(4,)"]),
         ([pair()], {"unseen": 1}, ["unseen=1"]),

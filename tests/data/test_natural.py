@@ -143,8 +143,8 @@ def test_unseen_and_source(sets) -> None:
         ("by_key:unipen?least=31", ["0 of 5", "at least 31", "another least"]),
         ("by_key:unipen?samples=0", ["samples=0", "at least 1"]),
         ("by_key:unipen?unseen=2", ["unseen=2"]),
-        ("rotated:har", ["har", "9×128", "cannot be turned", "by_key"]),
-        ("mixture:har", ["har", "cannot be turned"]),
+        ("rotated:har", ["har", "9×128", "cannot be rotated", "by_key"]),
+        ("mixture:har", ["har", "cannot be rotated"]),
     ],
 )
 @pytest.mark.usefixtures("sets")
@@ -157,7 +157,7 @@ def test_errors(spec: str, words: list[str]) -> None:
 
 @pytest.mark.usefixtures("sets")
 def test_other_makers_take_the_new_sets() -> None:
-    with pytest.raises(CoterieError, match="cannot be turned"):
+    with pytest.raises(CoterieError, match="cannot be rotated"):
         holdouts("har")
     for make in (rotated, mixture, label_permuted, pathological, dirichlet):
         options = {"clusters": 2} if make is label_permuted else {}
@@ -226,10 +226,10 @@ def test_keys_give_what_from_memory_gives() -> None:
     "key, words",
     [
         ([0, 1, 0], ["4 rows", "key 3"]),
-        ([0.0, 1.5, 0, 1], ["whole number or one text"]),
-        (["a", None, "a", "b"], ["whole number or one text"]),
-        (["a", np.nan, "a", "b"], ["whole number or one text"]),
-        ([[0], [1], [0], [1]], ["whole number or one text"]),
+        ([0.0, 1.5, 0, 1], ["one integer or one string"]),
+        (["a", None, "a", "b"], ["one integer or one string"]),
+        (["a", np.nan, "a", "b"], ["one integer or one string"]),
+        ([[0], [1], [0], [1]], ["one integer or one string"]),
         (3, ["key 0"]),
     ],
 )
@@ -241,5 +241,5 @@ def test_keys_that_are_none(key, words) -> None:
 
 def test_test_rows_of_somebody_else_are_refused() -> None:
     x = np.ones((2, 2))
-    with pytest.raises(CoterieError, match="client in the test part 'c'"):
+    with pytest.raises(CoterieError, match="client in the test split 'c'"):
         from_keys(x, [0, 1], ["a", "b"], test=(x, [0, 1], ["a", "c"]))

@@ -108,7 +108,7 @@ def test_partitioners_that_cannot_deal() -> None:
         from_partitioner(partitioners.IidPartitioner(2), "y")
     many = partitioners.IidPartitioner(9)
     many.dataset = arrays(0, 5)
-    with pytest.raises(CoterieError, match="IidPartitioner cannot deal these rows"):
+    with pytest.raises(CoterieError, match="IidPartitioner cannot partition these rows"):
         from_partitioner(many, "y", drop=["site", "age"])
     uneven = partitioners.DirichletPartitioner(8, "y", 0.01, min_partition_size=0)
     uneven.dataset = arrays(0, 12)
@@ -118,11 +118,11 @@ def test_partitioners_that_cannot_deal() -> None:
         from_partitioner(uneven, "y", drop=["site", "age"])
     vertical = partitioners.VerticalEvenPartitioner(2)
     vertical.dataset = arrays()
-    with pytest.raises(CoterieError, match="different columns: use one that deals rows"):
+    with pytest.raises(CoterieError, match="different columns: use one that partitions rows"):
         from_partitioner(vertical, "y")
     more = partitioners.IidPartitioner(3)
     more.dataset = arrays()
     two = partitioners.IidPartitioner(2)
     two.dataset = arrays()
-    with pytest.raises(CoterieError, match="client in the test part 'client-002'"):
+    with pytest.raises(CoterieError, match="client in the test split 'client-002'"):
         from_partitioner(two, "y", test=more, drop=["site", "age"])

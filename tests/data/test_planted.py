@@ -77,7 +77,7 @@ def test_other_angles_interpolate_in_the_same_direction(digits) -> None:
         ({"clients": 40, "samples": 0}, ["samples=0", "at least 1"]),
         ({"clients": 2000}, ["test_samples=1", "at most 0", "fewer clients"]),
         ({"clients": 3}, ["clients=3", "4 groups"]),
-        ({"angles": (0, 360)}, ["angles", "no two alike"]),
+        ({"angles": (0, 360)}, ["angles", "all different"]),
         ({"angles": ()}, ["angles"]),
         ({"clients": 4, "unseen": 4}, ["unseen=4"]),
         ({"base": "digit"}, ["'digit'", "'digits'"]),

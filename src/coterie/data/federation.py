@@ -1,4 +1,4 @@
-"""A federation: the roster of its clients, and the rows of all of them in one flat store."""
+"""A federation: its clients, and the rows of all clients in contiguous tensors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 
 def rng(seed: int, *purpose: object) -> np.random.Generator:
-    """A generator that depends on the seed and on what it is for, and on nothing else."""
+    """Return a generator that depends only on the seed and the purpose.
+
+    Args:
+        seed: Seed of the data set.
+        *purpose: What is drawn, such as "rotated", "train". Other purposes give independent draws.
+    """
     key = hashlib.sha256(repr((int(seed), *purpose)).encode()).digest()
     return np.random.default_rng(int.from_bytes(key))
 
@@ -45,7 +50,15 @@ def rank_in_group(group: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 # ------------------------------------------------------------------------------ rows
 class Ragged(NamedTuple):
-    """The rows of all clients, one client after another: the only copy of the data."""
+    """The rows of all clients, concatenated in the order of the clients.
+
+    Example:
+        >>> import torch
+        >>> x, y = torch.arange(6.0).view(3, 2), torch.tensor([0, 1, 1])
+        >>> data = Ragged(x, y, sizes=torch.tensor([1, 2]))
+        >>> data.client(1)[0].tolist()
+        [[2.0, 3.0], [4.0, 5.0]]
+    """
 
     x: Tensor  # [rows, ...] float, or int64 tokens
     y: Tensor  # [rows] int64 labels, or float targets
@@ -53,16 +66,16 @@ class Ragged(NamedTuple):
 
     @property
     def starts(self) -> Tensor:
-        """The first row of each client, int64 [clients]."""
+        """Index of the first row of each client, int64 [clients]."""
         return self.sizes.cumsum(0) - self.sizes
 
     def client(self, i: int) -> tuple[Tensor, Tensor]:
-        """Client i's x and y, as views."""
+        """Return views of the x and y of client i."""
         start, size = int(self.starts[i]), int(self.sizes[i])
         return self.x[start : start + size], self.y[start : start + size]
 
     def subset(self, clients: Tensor) -> Ragged:
-        """A copy of the rows of these clients (int64 indices), in this order."""
+        """Return a copy of the rows of these clients (int64 indices), in this order."""
         sizes = self.sizes[clients]
         shift = self.starts[clients] - (sizes.cumsum(0) - sizes)
         rows = torch.arange(int(sizes.sum())) + shift.repeat_interleave(sizes)
@@ -72,9 +85,19 @@ class Ragged(NamedTuple):
 def split(
     data: Ragged, names: Sequence[str], share: float, seed: int, purpose: str
 ) -> tuple[Ragged, Ragged]:
-    """Draw a share of each client's rows, but never all of them: (the rest, the drawn rows).
+    """Split off a random share of each client's rows; at least one row remains.
 
     The draw depends on the client's name, not on its position. Rows keep their order.
+
+    Args:
+        data: The rows of all clients.
+        names: The names of the clients.
+        share: Share of each client's rows to split off, in [0, 1).
+        seed: Seed of the draw.
+        purpose: Name of the split, which makes draws independent; appears in errors.
+
+    Returns:
+        The remaining rows, and the rows that were split off.
     """
     if not 0 <= share < 1:
         raise CoterieError(f"the {purpose} share must be at least 0 and below 1, not {share}.")
@@ -86,7 +109,7 @@ def split(
 
 
 def _random_ranks(data: Ragged, names: Sequence[str], seed: int, purpose: str) -> Tensor:
-    """Each row's place in a random order of its client's rows, int64 [rows]."""
+    """Return each row's rank in a random order of its client's rows, int64 [rows]."""
     client = torch.arange(len(data.sizes)).repeat_interleave(data.sizes)
     row = torch.arange(len(client)) - data.starts[client]
     keys = randomness.keys(randomness.client_keys(names, seed), 0, f"split {purpose}")
@@ -98,9 +121,12 @@ def _random_ranks(data: Ragged, names: Sequence[str], seed: int, purpose: str) -
 
 
 def as_numbers(x: Tensor, byte_scale: float, like: Tensor) -> Tensor:
-    """Rows in the precision and on the device of `like`; tokens stay whole numbers.
+    """Convert rows to the dtype and device of `like`; tokens keep their integer dtype.
 
-    Bytes are divided in float32, as images are when they are read.
+    Args:
+        x: Rows, [n, ...].
+        byte_scale: Divisor of uint8 rows. They are divided in float32, as when images are read.
+        like: A tensor with the wanted dtype and device.
     """
     if x.dtype == torch.uint8:
         x = x.to(like.device).to(torch.float32).div_(byte_scale)
@@ -111,7 +137,7 @@ def as_numbers(x: Tensor, byte_scale: float, like: Tensor) -> Tensor:
 
 # ------------------------------------------------------------------------------ a federation
 class StoredSplits(NamedTuple):
-    """The federation that a store on disk holds; rows that lie there are read as they are used."""
+    """The splits of a store on disk, whose rows are read when they are used."""
 
     fingerprint: str
     names: tuple[str, ...]
@@ -120,21 +146,33 @@ class StoredSplits(NamedTuple):
     valid: Ragged | None
 
     def matches(self, fed: Federation) -> bool:
-        """Whether a federation has just the clients and rows of the store."""
+        """Whether a federation has exactly the clients and rows of the store."""
         names = ("names", "train", "test", "valid")
         return all(getattr(self, name) is getattr(fed, name) for name in names)
 
     def has(self, x: Tensor) -> bool:
-        """Whether these rows lie on disk."""
+        """Whether x is one of the arrays on disk."""
         parts = [part for part in (self.train, self.test, self.valid) if part is not None]
         return any(part.x is x for part in parts)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Federation:
-    """What a simulation owns: a `Roster` of clients, and their training and test rows.
+    """The clients of a simulation with their training, validation and test rows.
 
-    The last `unseen` clients never take part in training.
+    Create one with `from_memory`, `from_frames`, `load` or a data set such as `rotated`. The last
+    `unseen` clients never train. Federations are immutable: methods return new ones.
+
+    Raises:
+        CoterieError: If names, sizes and rows do not match, or a client has no training rows.
+
+    Example:
+        >>> import coterie as ct
+        >>> fed = ct.data.rotated("digits", clients=4, samples=20, angles=(0, 180))
+        >>> len(fed), fed.row_shape, fed.train.sizes.tolist()
+        (4, (8, 8), [20, 20, 20, 20])
+        >>> fed.subset([0, 2]).names
+        ('client-000', 'client-002')
     """
 
     names: tuple[str, ...]  # unique, one per client
@@ -146,33 +184,33 @@ class Federation:
     truth: Tensor | None = None  # int64 [total] true group, or float [total, K] mixture weights
     unseen: int = 0
     labels: tuple[str, ...] | None = None  # class names where known
-    source: str = ""  # how it was made, and can be made again: "rotated:digits?clients=40&…"
+    source: str = ""  # the spec that creates it again: "rotated:digits?clients=40&…"
     planted: Tensor | None = None  # [K, d] true parameters of synthetic data
-    schema: Schema | None = None  # what the columns of x mean, where it came from tables
+    schema: Schema | None = None  # the columns of x, if they come from tables
     loss_scale: Tensor | None = None  # [total] factor of each client's training losses; None: 1
-    site_columns: SiteColumns | None = None  # what is odd about columns at single sites
-    byte_scale: float = 1.0  # where x holds bytes: what they are divided by to be numbers
-    stored: StoredSplits | None = None  # where the rows are in a store on disk
+    site_columns: SiteColumns | None = None  # columns that are empty or constant at single sites
+    byte_scale: float = 1.0  # divisor of x, if x is uint8
+    stored: StoredSplits | None = None  # the store on disk that holds the rows
 
     def __post_init__(self) -> None:
-        _ = self.roster  # which checks names, unseen and truth
+        _ = self.roster  # checks names, unseen and truth
         for title, part in self.parts().items():
             rows = int(part.sizes.sum())
             if len(part.sizes) != self.total or not rows == len(part.x) == len(part.y):
                 raise CoterieError(
-                    f"the {title} part has {len(part.sizes)} sizes of {rows} rows in all, for "
-                    f"{self.total} clients, {len(part.x)} rows of x and {len(part.y)} of y: "
+                    f"the {title} split has {len(part.sizes)} sizes that sum to {rows}, but there "
+                    f"are {self.total} clients, {len(part.x)} rows of x and {len(part.y)} of y: "
                     "they must agree."
                 )
         if not self.train.sizes.all():
             empty = self.names[int((self.train.sizes == 0).nonzero()[0])]
             raise CoterieError(
-                f"client {empty!r} has no training rows: leave it out, or give it data."
+                f"client {empty!r} has no training rows: remove it, or give it data."
             )
 
     @cached_property
     def roster(self) -> Roster:
-        """What a server may know of these clients."""
+        """The description of the clients that a server may have."""
         none = torch.zeros_like(self.train.sizes)
         valid = none if self.valid is None else self.valid.sizes
         return Roster(
@@ -191,17 +229,17 @@ class Federation:
         )
 
     def __len__(self) -> int:
-        """The number of clients that train."""
+        """Number of clients that train."""
         return self.total - self.unseen
 
     @property
     def total(self) -> int:
-        """The number of all clients, the unseen ones too."""
+        """Number of all clients, including unseen ones."""
         return len(self.names)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """The shape of one row of x."""
+        """Shape of one row of x."""
         return tuple(self.train.x.shape[1:])
 
     def __repr__(self) -> str:
@@ -225,19 +263,25 @@ class Federation:
         return digest.hexdigest()
 
     def fingerprint(self) -> str:
-        """Sha256, in hex, of all that training sees: names, sizes, dtypes, shapes, every value.
+        """Return the SHA-256, in hex, of everything that training depends on.
 
-        It is for comparing data in memory. Whoever has it can try guesses of the rows, so that
-        files keep `coterie.runs.config.hash_with_salt` of it.
+        It covers names, sizes, dtypes, shapes and all values, and serves to compare data in memory.
+        It allows guesses of rows to be verified, so files only contain a salted hash of it
+        (`coterie.runs.config.hash_with_salt`).
         """
         return self._fingerprint
 
-    # -- other federations made from this one
+    # -- new federations
     def with_valid(self, share: float, seed: int) -> Federation:
-        """Move a share of each client's training rows to `valid`; at least one stays."""
+        """Move a random share of each client's training rows to the validation split.
+
+        Args:
+            share: Share of rows to move, in [0, 1); at least one training row remains.
+            seed: Seed of the draw.
+        """
         if self.valid is not None:
             raise CoterieError(
-                "this federation already has a validation part: split the one it was made from."
+                "the federation already has a validation split: use the original federation."
             )
         if share == 0:
             return self
@@ -245,9 +289,9 @@ class Federation:
         return replace(self, train=train, valid=valid)
 
     def with_unseen(self, count: int, seed: int) -> Federation:
-        """Move `count` training clients, drawn at random, to the end as unseen.
+        """Move `count` random training clients to the end, as unseen clients.
 
-        Where the true groups are known, each gives up clients in proportion to its size.
+        If the true groups are known, the draw is stratified by group.
         """
         if not 0 <= count < len(self):
             raise CoterieError(
@@ -259,7 +303,7 @@ class Federation:
         group = np.zeros(len(self), dtype=int)
         if self.truth is not None and not self.truth.is_floating_point():
             group = self.truth[: len(self)].numpy()
-        depth = np.empty(len(self))  # a client's place in its group's random order, in (0, 1)
+        depth = np.empty(len(self))  # a client's rank in its group's random order, scaled to (0, 1)
         for g in np.unique(group):
             members = np.flatnonzero(group == g)
             places = (np.arange(len(members)) + 0.5) / len(members)
@@ -270,16 +314,16 @@ class Federation:
         return replace(self.subset(order.tolist()), unseen=self.unseen + count)
 
     def subset(self, clients: Sequence[int] | Tensor) -> Federation:
-        """These clients in this order, with copies of their rows; unseen ones must come last."""
+        """Return these clients in this order, with copies of their rows; unseen ones come last."""
         index = torch.as_tensor(clients, dtype=torch.long)
         if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < self.total:
             raise CoterieError(
-                f"client indices must lie in 0..{self.total - 1}, not {index.tolist()}."
+                f"client indices must be in 0..{self.total - 1}, not {index.tolist()}."
             )
         unseen = index >= len(self)
         if (unseen[:-1] & ~unseen[1:]).any():
             raise CoterieError(
-                "unseen clients must come after those that train: put their indices last."
+                "unseen clients must follow the training clients: put their indices last."
             )
         return replace(
             self,
@@ -291,7 +335,7 @@ class Federation:
         )
 
     def to(self, dtype: torch.dtype) -> Federation:
-        """Every float tensor of the data (x, regression's y, planted) in another precision."""
+        """Convert every float tensor (x, regression targets, planted parameters) to a dtype."""
 
         def cast(tensor: Tensor) -> Tensor:
             return tensor.to(dtype) if tensor.is_floating_point() else tensor
@@ -302,9 +346,10 @@ class Federation:
         )
 
     def parts(self) -> dict[str, Ragged]:
-        """The parts that are there, by name."""
+        """Return the existing splits by name."""
         parts = {"train": self.train, "test": self.test, "valid": self.valid}
         return {name: part for name, part in parts.items() if part is not None}
 
     def _map_parts(self, change: Callable[[Ragged], Ragged]) -> dict[str, Any]:
+        """Apply a function to every split."""
         return {name: change(part) for name, part in self.parts().items()}

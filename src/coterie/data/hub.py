@@ -30,7 +30,7 @@ from coterie.data.natural import draw_clients
 from coterie.data.spec import maker
 from coterie.data.table_options import HubKeywords, TableOptions, as_names, show_table_options
 
-ARGUMENTS = {  # our options, and what partitioners call them
+ARGUMENTS = {  # our options, and the names of the partitioners' arguments
     "clients": "num_partitions",
     "alpha": "alpha",
     "classes": "num_classes_per_partition",
@@ -42,7 +42,7 @@ ARGUMENTS = {  # our options, and what partitioners call them
 def make_partitioner(
     name: str, label: str, seed: int, options: Mapping[str, Any], more: Sequence[str]
 ) -> Any:
-    """The partitioner of this name, from our `options` and `more` arguments, each NAME=VALUE."""
+    """Make a partitioner by name from our `options` and `more` arguments, each NAME=VALUE."""
     title = "".join(word.title() for word in name.split("_"))
     make = getattr(import_optional("flwr_datasets.partitioner"), f"{title}Partitioner")
     takes = inspect.signature(make).parameters
@@ -70,7 +70,7 @@ def make_partitioner(
 def check_arguments(
     name: str, given: Mapping[str, Any], takes: Mapping[str, inspect.Parameter]
 ) -> None:
-    """Refuse arguments that a partitioner does not take, and the lack of one that it needs."""
+    """Raise for unknown arguments of a partitioner, and for missing ones."""
     for argument in given:
         if argument not in takes:
             raise unknown_name(f"argument of the partitioner {name}:", argument, takes)
@@ -85,7 +85,7 @@ def check_arguments(
 
 
 def parse_argument(text: str) -> tuple[str, Any]:
-    """NAME=VALUE; a value is a number, true, false, or else text."""
+    """Parse NAME=VALUE; a value is JSON or otherwise text."""
     name, equals, value = text.partition("=")
     if not equals:
         raise CoterieError(f"{text!r} in arguments has no value", f"write {text}=VALUE")
@@ -96,21 +96,21 @@ def parse_argument(text: str) -> tuple[str, Any]:
 
 
 def load_partitions(partitioner: Any) -> KeyedRows:
-    """All partitions, one after another, with the client of each row."""
+    """Return the rows of all partitions, concatenated, with the client of each row."""
     title = type(partitioner).__name__
     if not partitioner.is_dataset_assigned():
         raise CoterieError(f"the {title} has no data set", "set its dataset first")
     try:
-        with warnings.catch_warnings(action="ignore"):  # of every failed attempt
+        with warnings.catch_warnings(action="ignore"):  # it warns about every failed attempt
             parts = [partitioner.load_partition(i) for i in range(partitioner.num_partitions)]
     except (ValueError, LookupError, TypeError, AssertionError) as why:
         raise CoterieError(
-            f"the {title} cannot load_partitions these rows ({to_one_line(why).rstrip('.')})",
+            f"the {title} cannot partition these rows ({to_one_line(why).rstrip('.')})",
             "give it other arguments",
         ) from None
     if any(part.column_names != parts[0].column_names for part in parts):
         raise CoterieError(
-            f"the {title} gives clients different columns", "use one that deals rows"
+            f"the {title} gives clients different columns", "use one that partitions rows"
         )
     names: Sequence[Any] = default_names(len(parts))
     ids = getattr(partitioner, "partition_id_to_natural_id", None)
@@ -149,17 +149,17 @@ def hub(
     split: str | None = None,
     **options: Unpack[HubKeywords],
 ) -> Federation:
-    """A Hugging Face data set on disk, by a column of clients or a partitioner of flwr-datasets.
+    """A Hugging Face data set on disk, partitioned by a column or by flwr-datasets.
 
-    `path` is what `save_to_disk` wrote, or a CSV or Parquet file, or a folder of such files, whose
-    names start with their split (train-00000.parquet). Columns become rows x as in
+    `path` is a folder that `save_to_disk` wrote, a CSV or Parquet file, or a folder of such files,
+    whose names start with their split (train-00000.parquet). Columns are encoded as in
     `from_partitioner`.
 
     With `client_column`, every value is a client; `clients` of them are drawn (default: all) among
-    those with `least` rows or more. A split named test gives the test rows, each to the client that
-    it names; without one, a random `test_share` of each client's rows is held out.
+    those with at least `least` rows. If there is a test split, its rows become the test rows of the
+    clients they name; otherwise, a random `test_share` of each client's rows is held out.
 
-    With `partitioner`, the rows of the train split are shuffled by `seed` and dealt to `clients`:
+    With `partitioner`, the rows of the train split are shuffled by `seed` and distributed:
     iid, dirichlet (`alpha`), pathological (`classes` each), shard (`shards` each), size (`sizes`),
     linear, square, exponential and others, by the label unless `arguments` has partition_by. These
     are further arguments of the partitioner, such as min_partition_size=5,shuffle=false. Whom a
@@ -167,7 +167,10 @@ def hub(
     is held out, and a test split is left alone.
 
     `split` names a split to use instead of train and test. Of a client's rows at most `samples`
-    are taken. With `drop_incomplete`, rows of tables that have no label are left out.
+    are taken. With `drop_incomplete`, rows of tables without a label are dropped.
+
+    Example:
+        >>> hub("saved/adult", label="income", partitioner="iid", clients=10)  # doctest: +SKIP
     """
     seed = options.get("seed", 0)
     splits = read_splits(Path(path))
@@ -185,7 +188,7 @@ def hub(
         by = make_partitioner(str(partitioner), label, seed, given, as_names(arguments))
         by.dataset = rows.shuffle(seed=seed, keep_in_memory=True)
         rows, key = load_partitions(by)
-        clients = None  # all that it made
+        clients = None  # keep all partitions
     chosen = draw_clients(key, clients, samples, least, seed)
     key = key[chosen]
     if client_column is not None and split is None and "test" in splits:
@@ -203,17 +206,23 @@ def from_partitioner(
     test: Any = None,
     **options: Unpack[HubKeywords],
 ) -> Federation:
-    """One client per partition of a flwr-datasets partitioner whose `dataset` is set.
+    """Make a federation with one client per partition of a flwr-datasets partitioner.
 
-    `test` is a partitioner of rows for tests, which deals client i its partition i; without it, a
-    random `test_share` of each client's rows is held out. Clients of a NaturalIdPartitioner have
-    the names of their ids.
+    The partitioner's `dataset` must be set. `test` is a partitioner of test rows, whose partition i
+    belongs to client i; without it, a random `test_share` of each client's rows is held out.
+    Clients of a NaturalIdPartitioner are named by their ids.
 
     One column of images, lists or arrays of one shape becomes x: images, and arrays of bytes with
     two axes or more, are scaled to [0, 1], channels first; other arrays stay as they are. Columns
     of numbers and texts are encoded as in `from_frames`, with its `fill`, `categories`,
     `min_category_count`, `min_rows_to_report` and `drop_incomplete`. `drop` leaves columns out.
     A ClassLabel names the classes. `unseen` clients, drawn at random, never train.
+
+    Example:
+        >>> from flwr_datasets.partitioner import IidPartitioner  # doctest: +SKIP
+        >>> partitioner = IidPartitioner(num_partitions=10)  # doctest: +SKIP
+        >>> partitioner.dataset = dataset  # a datasets.Dataset  # doctest: +SKIP
+        >>> from_partitioner(partitioner, label="income")  # doctest: +SKIP
     """
     table_options = TableOptions(label=label, **options)
     held = None if test is None else load_partitions(test)
@@ -224,7 +233,7 @@ def from_partitioner(
 def check_columns(
     rows: Rows, path: str, label: str | None, client_column: str | None, partitioner: str | None
 ) -> str:
-    """The label; refuse columns that are not there, and clients from two sources or from none."""
+    """Return the label; raise for missing columns, and unless clients have exactly one source."""
     columns = ", ".join(rows.column_names)
     if label is None:
         raise CoterieError(
@@ -247,7 +256,7 @@ def check_columns(
 
 
 def refuse_partitioner_options(**options: Any) -> None:
-    """Refuse options that only partitioners have."""
+    """Raise for options that only partitioners have."""
     for name, value in options.items():
         if value is not None:
             raise CoterieError(
@@ -257,17 +266,17 @@ def refuse_partitioner_options(**options: Any) -> None:
 
 
 def read_clients(rows: Rows, column: str) -> np.ndarray:
-    """The client of each row: whole numbers, or texts."""
-    cells = TableColumn(to_frame(rows.select_columns(column))[column], column, where="")
-    cells.require_complete("name the client in every row", role="client column")
-    cells.require_exact()
+    """Return the client of each row: integers or strings."""
+    cells = Cells(to_frame(rows.select_columns(column))[column], column, where="")
+    cells.refuse_missing("name the client in every row", role="client column")
+    cells.refuse_rounded()
     if cells.column.dtype.kind in "iu":
         return cells.column.to_numpy()
     return np.array(cells.texts)
 
 
 def read_test_rows(test: Rows, key: np.ndarray, column: str, path: str) -> KeyedRows:
-    """The test rows of clients that have training rows, with the client of each."""
+    """Return the test rows of clients that have training rows, with the client of each row."""
     check_column_names(test, f"the split test of {path}", column)
     test_key = read_clients(test, column)
     chosen = np.flatnonzero(np.isin(test_key, key))

@@ -1,4 +1,4 @@
-"""Clients that differ in their labels: permuted, a few classes each, or Dirichlet shares."""
+"""Label skew: permuted labels, a few classes per client, or Dirichlet shares of classes."""
 
 from __future__ import annotations
 
@@ -39,14 +39,22 @@ def label_permuted(
     test_samples: int | None = None,
     noise: float = 0,
 ) -> Federation:
-    """Images of a base set, whose labels mean another class in each group of clients.
+    """Images of a base set, with differently permuted labels in each group of clients.
 
-    In group g class c has the label c + g, modulo the number of classes: group 0 has the base's own
-    labels, and no class has the same label in two groups. Images are dealt out as by `rotated`:
-    each of the `clusters` groups shuffles all of them and divides them into disjoint slices; client
-    i, the last `unseen` included, is in group i mod clusters. `noise` makes the groups fuzzy: that
-    share of each client's training rows has the labels of the other groups, of each as often; test
-    rows have not.
+    In group g, class c has the label c + g modulo the number of classes, so no class has the same
+    label in two groups. Client i is in group i mod clusters, which is its `truth`. Each group
+    shuffles all images and divides them into disjoint slices, as in `rotated`.
+
+    Args:
+        base: Name of a base set, see `bases`.
+        clients: Number of clients, including unseen ones.
+        samples: Training rows per client, from the base's training split; default: as many as fit.
+        clusters: Number of groups.
+        seed: Seed of the random draws.
+        unseen: Number of clients that never train: the last ones.
+        test_samples: Test rows per client, from the base's test split; default: as many as fit.
+        noise: Share of each client's training rows with the labels of the other groups, in equal
+            parts. Test rows are not affected.
 
     Example:
         >>> label_permuted(clients=4, samples=20, clusters=2).truth.tolist()
@@ -55,11 +63,11 @@ def label_permuted(
     images = load_base(base)
     if not 1 <= clusters <= images.classes:
         raise CoterieError(
-            f"clusters={clusters}",
-            f"{base} has {images.classes} classes, so ask for 1 to that many",
+            f"clusters={clusters} is out of range",
+            f"{base} has {images.classes} classes, so use 1 to {images.classes}",
         )
     views = [
-        functools.partial(relabelled, shift=g, classes=images.classes) for g in range(clusters)
+        functools.partial(shift_labels, shift=g, classes=images.classes) for g in range(clusters)
     ]
     return make_grouped_federation(
         "label_permuted",
@@ -75,8 +83,8 @@ def label_permuted(
     )
 
 
-def relabelled(x: Tensor, y: Tensor, shift: int, classes: int) -> tuple[Tensor, Tensor]:
-    """Images with their labels shifted."""
+def shift_labels(x: Tensor, y: Tensor, shift: int, classes: int) -> tuple[Tensor, Tensor]:
+    """Add a shift to the labels, modulo the number of classes: a `View`."""
     return x, (y + shift) % classes
 
 
@@ -93,20 +101,27 @@ def pathological(
     unseen: int = 0,
     test_samples: int | None = None,
 ) -> Federation:
-    """Images of a base set, a few classes per client, in uneven amounts.
+    """Images of a base set, with a few classes and a different number of rows per client.
 
-    A client has equally many rows of each of its `classes` classes. Which ones is random, every
-    class being with about as many clients; or there are `kinds` of client, i mod kinds for client
-    i, which is then the truth, and the kinds share no class as long as kinds · classes is at most
-    the number of classes.
+    A client has the same number of rows of each of its classes. Each image belongs to at most one
+    client. As in CGPFL, client sizes are drawn from 400 to 5,000 rows; then all are scaled by the
+    same factor to the available images, or to `samples` rows on average. Every client keeps at
+    least one row of each of its classes. Test rows have the same classes. CGPFL takes them from the
+    base's training split; here they come from its test split.
 
-    Sizes are drawn from 400 to 5,000 rows ("even": all 5,000), as in CGPFL, and then all scaled
-    down alike to the images there are, or to `samples` training rows per client on average (less
-    than `classes` rows are lost in rounding); everybody keeps a row of each of its classes.
-    Training rows come from the base's training part. Test rows are of the same classes and from its
-    test part, a third as many as training rows (CGPFL's 75 : 25) or as many as fit, or
-    `test_samples` on average; where the paper takes them from the training part, this keeps to the
-    base's own split. No image is with two clients. The last `unseen` clients never train.
+    Args:
+        base: Name of a base set, see `bases`.
+        clients: Number of clients, including unseen ones.
+        samples: Average of training rows per client, before rounding; default: as many as fit.
+        classes: Number of classes per client.
+        kinds: Number of different sets of classes. Client i has set i mod kinds, which is its
+            `truth`; sets are disjoint if kinds · classes is at most the number of classes. Default:
+            random classes for each client, each class with about the same number of clients.
+        sizes: "uniform" draws sizes as described; "even" gives all clients the same size.
+        seed: Seed of the random draws.
+        unseen: Number of clients that never train: the last ones.
+        test_samples: Average of test rows per client; default: a third of the training rows
+            (CGPFL's 75 : 25), or as many as fit.
 
     Example:
         >>> fed = pathological(clients=4, samples=20, classes=2)
@@ -117,7 +132,8 @@ def pathological(
     check_clients(clients, kinds or 1)
     if not 1 <= classes <= images.classes:
         raise CoterieError(
-            f"classes={classes}", f"{base} has {images.classes} classes, so ask for 1 to that many"
+            f"classes={classes} is out of range",
+            f"{base} has {images.classes} classes, so use 1 to {images.classes}",
         )
     random = rng(seed, "pathological", "classes")
     truth = None
@@ -140,9 +156,9 @@ def pathological(
 def random_classes(
     clients: int, classes: int, total: int, random: np.random.Generator
 ) -> np.ndarray:
-    """Who has which class, bool [clients, total].
+    """Draw the classes of each client, bool [clients, total].
 
-    Each client takes the classes that the fewest have taken before it.
+    Each client gets the classes that the fewest clients before it have; ties are random.
     """
     has = np.zeros((clients, total), dtype=bool)
     taken = np.zeros(total)
@@ -155,15 +171,15 @@ def random_classes(
 def classes_of_kinds(
     kinds: int, classes: int, total: int, random: np.random.Generator
 ) -> np.ndarray:
-    """Which kind has which class, bool [kinds, total].
+    """Draw the classes of each kind, bool [kinds, total].
 
-    All classes stand in a circle; the kinds have stretches of it that start evenly apart.
+    The kinds get segments of a random circular order of all classes, with evenly spaced starts.
     """
     most = total if classes < total else 1
     if not 1 <= kinds <= most:
         raise CoterieError(
-            f"kinds={kinds}: {classes} of {total} classes make 1 to {most} kinds",
-            "ask for a number among these",
+            f"kinds={kinds} is out of range",
+            f"{classes} of {total} classes allow 1 to {most} kinds",
         )
     circle = random.permutation(total)
     has = np.zeros((kinds, total), dtype=bool)
@@ -175,10 +191,20 @@ def classes_of_kinds(
 def scale_sizes(
     has: np.ndarray, drawn: np.ndarray, images: Base, part: Part, wanted: int | None, most: float
 ) -> tuple[np.ndarray, float]:
-    """(rows of each class for each client, int64 [clients, classes]; how much sizes were scaled).
+    """Scale client sizes to the available images, or to the wanted average.
 
-    Everyone gets one row of each of its classes first; what it would have beyond that is scaled, by
-    `most` at most.
+    Every client gets one row of each of its classes; only the rows beyond that are scaled.
+
+    Args:
+        has: Whether a client has a class, bool [clients, classes].
+        drawn: Unscaled size of each client, [clients].
+        images: The base set.
+        part: The split of the base set.
+        wanted: Average of rows per client; None: as many as fit.
+        most: Maximum of the factor, if `wanted` is None.
+
+    Returns:
+        Rows per client and class, int64 [clients, classes], and the factor.
     """
     if part == "test" and wanted == 0:
         return np.zeros(has.shape, dtype=np.int64), 0.0
@@ -189,7 +215,7 @@ def scale_sizes(
         raise CoterieError(
             f"clients={len(has)} is too many: {clients[scarce]} of them would share the "
             f"{supply[scarce]} {part} images of one class",
-            "ask for fewer clients",
+            "use fewer clients",
         )
     classes = int(has[0].sum())
     beyond = has * (drawn / classes - 1)[:, None]
@@ -202,9 +228,9 @@ def scale_sizes(
     if not 0 <= scale <= fits:
         option = OPTIONS[part]
         raise CoterieError(
-            f"{option}={wanted} is out of reach: it must be at least {classes}, a row of each of a "
-            f"client's classes, and the images allow {int(classes * (1 + fits * mean))}",
-            f"ask for other {option} or fewer clients",
+            f"{option}={wanted} is out of range: it must be at least {classes}, one row per class, "
+            f"and the images allow {int(classes * (1 + fits * mean))}",
+            f"change {option}, or use fewer clients",
         )
     return has * (1 + np.floor(scale * beyond + 1e-9)).astype(np.int64), scale
 
@@ -219,13 +245,20 @@ def dirichlet(
     unseen: int = 0,
     test_samples: int | None = None,
 ) -> Federation:
-    """Images of a base set, with each client's shares of the labels drawn from Dir(alpha).
+    """Images of a base set, with each client's shares of the classes drawn from Dir(alpha).
 
-    A small `alpha` gives clients of nearly one class, a large one clients that are alike. All have
-    the same number of rows: `samples` from the base's training part and `test_samples` from its
-    test part, both in the client's shares to within one row of each class (default: as many as the
-    class most in demand allows). No image is with two clients. The last `unseen` clients never
-    train.
+    All clients have the same number of rows, with their shares to within one row of each class.
+    Each image belongs to at most one client.
+
+    Args:
+        base: Name of a base set, see `bases`.
+        clients: Number of clients, including unseen ones.
+        samples: Training rows per client, from the base's training split; default: as many as fit.
+        alpha: Concentration. Small values give clients with nearly one class, large values
+            give similar clients.
+        seed: Seed of the random draws.
+        unseen: Number of clients that never train: the last ones.
+        test_samples: Test rows per client, from the base's test split; default: as many as fit.
 
     Example:
         >>> dirichlet(clients=4, samples=20, alpha=0.5).train.sizes.tolist()
@@ -235,7 +268,7 @@ def dirichlet(
     check_clients(clients)
     if not 0 < alpha <= 1e6:
         raise CoterieError(
-            f"alpha={alpha} is out of range", "it must be above 0 and at most 1,000,000"
+            f"alpha={alpha} is out of range", "it must be positive and at most 1,000,000"
         )
     shares = rng(seed, "dirichlet", "shares").dirichlet(np.full(images.classes, alpha), clients)
     counts = count_in_shares(shares, images, "train", samples)
@@ -246,9 +279,13 @@ def dirichlet(
 
 
 def count_in_shares(shares: np.ndarray, images: Base, part: Part, wanted: int | None) -> np.ndarray:
-    """Rows of each class for each client, int64 [clients, classes].
+    """Return the rows per client and class, int64 [clients, classes], the same sum for all clients.
 
-    All clients have the same number of rows, as many as wanted or as fit.
+    Args:
+        shares: Share of each client's rows per class, [clients, classes].
+        images: The base set.
+        part: The split of the base set.
+        wanted: Rows per client; None: as many as fit.
     """
     supply = count_per_class(images, part)
     demand = shares.sum(axis=0)
@@ -266,8 +303,8 @@ def count_in_shares(shares: np.ndarray, images: Base, part: Part, wanted: int | 
         option = OPTIONS[part]
         asked = least if wanted is None else wanted
         raise CoterieError(
-            f"{option}={asked} is out of reach: at these label shares the {part} images allow "
+            f"{option}={asked} is out of range: at these label shares the {part} images allow "
             f"{max(size, 0)}, and it must be at least {least}",
-            f"ask for other {option} or fewer clients",
+            f"change {option}, or use fewer clients",
         )
     return counts

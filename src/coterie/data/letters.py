@@ -1,4 +1,4 @@
-"""Clients that mix lower-case and upper-case letters, as FedSoft's do."""
+"""Clients that mix lower-case and upper-case letters, as in FedSoft."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from coterie.data.spec import maker
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 CASES = {"lower": ALPHABET, "upper": ALPHABET.upper()}
-SIZES = (100, 200)  # the paper's: least and most training rows of a client
+SIZES = (100, 200)  # minimum and maximum of training rows per client in the paper
 
 
-class Source(NamedTuple):
-    """Letters of one case, turned by one angle."""
+class LetterSource(NamedTuple):
+    """Letters of one case, rotated by one angle."""
 
     case: str
     angle: float
 
     @property
     def name(self) -> str:
-        """Such as "lower" or "upper, 90°"."""
+        """Name of the source, such as "lower" or "upper, 90°"."""
         return f"{self.case}, {self.angle:g}°" if self.angle else self.case
 
 
@@ -50,25 +50,33 @@ def letters(
     seed: int = 0,
     unseen: int = 0,
 ) -> Federation:
-    """Lower-case and upper-case letters, 26 classes, in shares of each client's own (FedSoft).
+    """Lower-case and upper-case letters, 26 classes, in client-specific shares (FedSoft).
 
-    A source is one case, turned by one of the `angles`: lower case at every angle, then upper case.
-    With two sources, "10:90" (or any a:b) alternates between clients of the shares a, b and b, a,
-    and "linear" lets the first share run from 0 to 1 over the clients; "random" divides [0, 1] at
-    uniform points and takes any number of sources. `truth`, float [clients, sources], holds the
-    shares of the training rows as they came out.
+    A source is one case, rotated by one of the angles: lower case at every angle, then upper case.
+    Each image belongs to at most one client. `truth`, float [clients, sources], holds the actual
+    shares of the training rows. To evaluate models on each source separately, use
+    `letter_holdouts`.
 
-    A client has `samples` training rows (default: 100 to 200, drawn) from the base's training part
-    and `test_samples` from its test part, in the same shares. No letter is with two clients.
-    `unseen` of the clients are drawn at random and moved to the end. To measure models on each
-    source alone, take `letter_holdouts`.
+    Args:
+        base: Name of a base set with the classes a to z and A to Z.
+        clients: Number of clients, including unseen ones.
+        samples: Training rows per client; default: drawn from 100 to 200, as in the paper.
+        angles: Angles in degrees, counter-clockwise.
+        mixture: Shares of the sources, see `mixture`.
+        test_samples: Test rows per client, in the same shares.
+        seed: Seed of the random draws.
+        unseen: Number of random clients that are moved to the end and never train.
+
+    Example:
+        >>> letters(clients=4, mixture="30:70").truth.shape  # doctest: +SKIP
+        torch.Size([4, 2])
     """
     every = sources(angles)
     check_clients(clients)
     if (samples is not None and samples < 1) or test_samples < 0:
         raise CoterieError(
             f"samples={samples}, test_samples={test_samples} is out of range",
-            "ask for at least 1 and 0",
+            "use at least 1 and 0",
         )
     images = load_letters(base)
     shares = mixture_shares(mixture, clients, len(every), "sources", rng(seed, "letters", "mix"))
@@ -80,15 +88,26 @@ def letters(
     train = deal_sources(images, "train", every, counts, rng(seed, "letters", "train"))
     test = deal_sources(images, "test", every, test_counts, rng(seed, "letters", "test"))
     truth = torch.from_numpy(counts / counts.sum(1, keepdims=True)).float()
-    return image_federation(as_26_classes(images), train, test, truth=truth).with_unseen(
-        unseen, seed
-    )
+    one_case = images._replace(classes=len(ALPHABET), labels=tuple(ALPHABET))
+    return image_federation(one_case, train, test, truth=truth).with_unseen(unseen, seed)
 
 
 def letter_holdouts(
     base: str = "unipen", angles: tuple[float, ...] = (0,)
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """All letters of the base's test part, (x, y), by source, in the order of truth's columns."""
+    """Return the letters of the base's test split by source, to evaluate models per source.
+
+    Args:
+        base: Name of a base set with the classes a to z and A to Z.
+        angles: Angles in degrees, counter-clockwise.
+
+    Returns:
+        (x, y) by name of the source, in the order of the columns of `truth` in `letters`.
+
+    Example:
+        >>> list(letter_holdouts(angles=(0, 90)))  # doctest: +SKIP
+        ['lower', 'lower, 90°', 'upper', 'upper, 90°']
+    """
     images = load_letters(base)
     found = {}
     for source in sources(angles):
@@ -97,30 +116,30 @@ def letter_holdouts(
     return found
 
 
-def sources(angles: tuple[float, ...]) -> list[Source]:
-    """Lower case at every angle, then upper case."""
-    rotations(angles, least=1)  # refuses angles that are alike
-    return [Source(case, angle) for case in CASES for angle in angles]
+def sources(angles: tuple[float, ...]) -> list[LetterSource]:
+    """Return all sources: lower case at every angle, then upper case."""
+    rotations(angles, least=1)  # raises if two angles are equal
+    return [LetterSource(case, angle) for case in CASES for angle in angles]
 
 
 def load_letters(base: str) -> Base:
-    """A base set of square images whose classes hold all letters in both cases."""
+    """Load a base set of square images with all letters in both cases among its classes."""
     images = load_square(base)
     missing = [c for alphabet in CASES.values() for c in alphabet if c not in images.labels]
     if missing:
         raise CoterieError(
-            f"{base} has no class {missing[0]!r}, and letters needs a to z and A to Z", "use unipen"
+            f"{base} has no class {missing[0]!r}, but letters needs a to z and A to Z", "use unipen"
         )
     return images
 
 
-def as_26_classes(images: Base) -> Base:
-    """The base set, as one whose classes are the letters."""
-    return images._replace(classes=len(ALPHABET), labels=tuple(ALPHABET))
-
-
 def find_letters(images: Base, part: Part, case: str) -> tuple[Tensor, Tensor, Tensor]:
-    """(all x of a part, each row's letter 0 to 25 of this case or −1, the rows that have one)."""
+    """Find the letters of one case in a split.
+
+    Returns:
+        x of all rows; the letter of each row, 0 to 25, or −1 for other classes; the indices of the
+        rows that are letters of this case.
+    """
     x, labels = select_part(images, part)
     letter = torch.tensor([CASES[case].find(label) for label in images.labels])
     y = letter[labels]
@@ -130,11 +149,11 @@ def find_letters(images: Base, part: Part, case: str) -> tuple[Tensor, Tensor, T
 def deal_sources(
     images: Base,
     part: Part,
-    every: list[Source],
+    every: list[LetterSource],
     counts: np.ndarray,
     random: np.random.Generator,
 ) -> Ragged:
-    """counts[i, s] rows of source s for client i, none of them twice, in random order."""
+    """Give client i counts[i, s] rows of source s, without replacement, in random order."""
     xs, ys, owners = [], [], []
     for case in CASES:
         x, y, places = find_letters(images, part, case)
@@ -143,9 +162,9 @@ def deal_sources(
         wanted = counts[:, columns].sum()
         if wanted > len(deck):
             raise CoterieError(
-                f"the clients ask for {wanted} {case}-case letters of the {part} part, which has "
+                f"the clients need {wanted} {case}-case letters, but the {part} split has "
                 f"{len(deck)}",
-                "ask for fewer clients, samples or test_samples",
+                "use fewer clients, samples or test_samples",
             )
         for s in columns:
             rows, deck = deck[: counts[:, s].sum()], deck[counts[:, s].sum() :]

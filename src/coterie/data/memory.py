@@ -15,14 +15,7 @@ from coterie.core.errors import CoterieError, unknown_name
 from coterie.data.federation import Federation, Kind, Ragged, split
 
 Pair = tuple[Tensor, Tensor]
-BLOCK = 2**15  # values that are checked at once; torch divides more among threads, which is slower
-
-
-def refuse_empty(names: Sequence[str], pairs: list[Pair]) -> None:
-    """Raise if a client has no rows."""
-    for name, (x, _) in zip(names, pairs):
-        if not len(x):
-            raise CoterieError(f"client {name!r} is empty", "leave it out, or give it data")
+BLOCK = 2**15  # values per check; larger blocks are split among threads, which is slower
 
 
 def match_dtypes(train: Ragged, test: Ragged) -> tuple[Ragged, Ragged]:
@@ -89,7 +82,8 @@ def count_classes(y: Tensor, labels: Sequence[str] | None) -> int:
         return highest + 1
     if highest >= len(labels):
         raise CoterieError(
-            f"there is a label {highest}, but names for only {len(labels)} classes", "name them all"
+            f"there is a label {highest}, but names for only {len(labels)} classes",
+            "give a name for every class",
         )
     return len(labels)
 
@@ -162,12 +156,14 @@ source='memory')
         raise unknown_name("kind", str(kind), get_args(Kind))
     names, clients = with_names(clients, names)
     pairs = [client_rows(name, client) for name, client in zip(names, clients)]
-    refuse_empty(names, pairs)
+    for name, (x, _) in zip(names, pairs):
+        if not len(x):
+            raise CoterieError(f"client {name!r} is empty", "remove it, or give it data")
     train = pack(names, pairs)
     if test is None:
         train, held = split(train, names, test_share, seed, "test")
     else:
-        train, held = match_dtypes(train, pack(names, test_pairs(names, pairs, test)))
+        train, held = match_dtypes(train, pack(names, match_test_rows(names, pairs, test)))
     if kind is None:
         kind = "regression" if train.y.is_floating_point() else "classification"
     train = check_values(train, names, kind)
@@ -209,7 +205,7 @@ def with_names(
 
 
 def default_names(count: int) -> tuple[str, ...]:
-    """client-000, client-001, …"""
+    """Return the names client-000, client-001, …"""
     width = max(3, len(str(count - 1)))
     return tuple(f"client-{i:0{width}}" for i in range(count))
 
@@ -240,7 +236,7 @@ def client_rows(name: str, client: Client, keep_bytes: bool = False) -> Pair:
     if x.ndim == 0 or y.ndim != 1 or len(x) != len(y):
         raise CoterieError(
             f"client {name!r} has x of shape {tuple(x.shape)} and y of {tuple(y.shape)}",
-            "y needs a value per row of x",
+            "give one value of y per row of x",
         )
     if x.ndim == 1:
         x = x[:, None]
@@ -278,18 +274,18 @@ def to_tensor(values: Any, *as_float: torch.dtype) -> Tensor:
     return tensor.to(torch.int64)
 
 
-def test_pairs(names: Sequence[str], train: list[Pair], test: Clients) -> list[Pair]:
+def match_test_rows(names: Sequence[str], train: list[Pair], test: Clients) -> list[Pair]:
     """Return the test rows in the order of `names`; a client may have none."""
     if not isinstance(test, Mapping):
         if len(test) != len(names):
             raise CoterieError(
-                f"{len(test)} test parts for {len(names)} clients", "give one per client"
+                f"{len(test)} test splits for {len(names)} clients", "give one per client"
             )
         test = dict(zip(names, test))
     test = {str(name): client for name, client in test.items()}
     for name in test:
         if name not in names:
-            raise unknown_name("client in the test part", name, names)
+            raise unknown_name("client in the test split", name, names)
     pairs = []
     for name, (x, y) in zip(names, train):
         pair = x[:0], y[:0]

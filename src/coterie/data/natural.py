@@ -1,4 +1,4 @@
-"""Clients that the data name themselves: writers, subjects, sites."""
+"""Natural partitions: one client per writer, subject or site."""
 
 from __future__ import annotations
 
@@ -25,19 +25,29 @@ def by_key(
     seed: int = 0,
     unseen: int = 0,
 ) -> Federation:
-    """A base set with one client per writer (unipen) or subject (har), named as they are.
+    """A base set with one client per writer (unipen) or subject (har).
 
-    Clients with fewer than `least` training rows are left out; `clients` of the others are drawn
-    (default: all). A client has all its rows of the base's training and test parts, but at most
-    `samples` of the former, drawn at random. `unseen` of the clients, drawn at random, never train.
-    Nobody knows the groups: there is no truth.
+    The true groups are unknown: there is no `truth`.
+
+    Args:
+        base: unipen or har.
+        clients: Number of clients, drawn at random; default: all.
+        samples: Maximum of training rows per client, drawn at random; default: no maximum. Clients
+            keep all their test rows.
+        least: Clients with fewer training rows are dropped.
+        seed: Seed of the random draws.
+        unseen: Number of random clients that never train.
+
+    Example:
+        >>> by_key("har", clients=3).names  # doctest: +SKIP
+        ('subject-02', 'subject-06', 'subject-10')
     """
     rows = load_base(base)
     if rows.key_train is None or rows.key_test is None:
         raise CoterieError(
-            f"{base} does not say whom its rows come from",
+            f"{base} has no writers or subjects",
             "use by_key with unipen or har, "
-            f"or divide {base} with another data set, such as dirichlet:{base}",
+            f"or partition {base} with another data set, such as dirichlet:{base}",
         )
     key, test_key = rows.key_train.numpy(), rows.key_test.numpy()
     train_rows = draw_clients(key, clients, samples, least, seed)
@@ -74,12 +84,12 @@ def from_keys(
     kind: Kind | None = None,
     labels: Sequence[str] | None = None,
 ) -> Federation:
-    """Make a federation of arrays with the rows of all clients, and a key per row.
+    """Make a federation from arrays with the rows of all clients and a key per row.
 
     Args:
         x: Rows, [n, ...].
         y: Labels, [n].
-        key: The client of each row, [n]: texts or whole numbers.
+        key: The client of each row, [n]: strings or integers.
         test: (x, y, key) of test rows. Without them, a random `test_share` of each client's rows
             is held out.
         test_share: Share of each client's rows to hold out.
@@ -129,11 +139,11 @@ def as_array(values: Any) -> Any:
 def rows_by_key(key: np.ndarray) -> dict[str, np.ndarray]:
     """Return the row numbers of each client, sorted by key."""
     wrong = CoterieError(
-        "a key must name the client of each row", "give one whole number or one text per row"
+        "the key must name the client of each row", "give one integer or one string per row"
     )
     try:
         keys, client = np.unique(key, return_inverse=True)
-    except TypeError:  # there is no order among them
+    except TypeError:  # keys of different types
         raise wrong from None
     names = keys.tolist()
     if key.ndim != 1 or not all(isinstance(name, int | str | np.integer) for name in names):
@@ -145,21 +155,29 @@ def rows_by_key(key: np.ndarray) -> dict[str, np.ndarray]:
 def draw_clients(
     key: np.ndarray, clients: int | None, samples: int | None, least: int, seed: int
 ) -> np.ndarray:
-    """Row numbers, ascending, of `clients` clients with `least` rows or more, drawn at random.
+    """Draw clients that have enough rows, and at most `samples` rows of each.
 
-    Of each client at most `samples` rows are taken.
+    Args:
+        key: The client of each row, [rows].
+        clients: Number of clients; None: all that have enough rows.
+        samples: Maximum of rows per client; None: no maximum.
+        least: Minimum of rows of a client.
+        seed: Seed of the draws.
+
+    Returns:
+        The indices of the drawn rows, ascending.
     """
     _, client, counts = np.unique(key, return_inverse=True, return_counts=True)
     enough = np.flatnonzero(counts >= least)
     wanted = len(enough) if clients is None else clients
     if not 1 <= wanted <= len(enough):
         raise CoterieError(
-            f"{wanted} clients are out of reach",
-            f"{len(enough)} of {len(counts)} have at least {least} training rows, "
-            "so ask for 1 to that many, or for another least",
+            f"{wanted} clients are out of range: {len(enough)} of {len(counts)} have at least "
+            f"{least} training rows",
+            "use 1 to that many clients, or another least",
         )
     if samples is not None and samples < 1:
-        raise CoterieError(f"samples={samples} is too few", "ask for at least 1")
+        raise CoterieError(f"samples={samples} is too few", "use at least 1")
     chosen = rng(seed, "by_key", "clients").permutation(enough)[:wanted]
     taken = rank_in_group(client, rng(seed, "by_key", "rows")) < (samples or len(key))
     return np.flatnonzero(np.isin(client, chosen) & taken)

@@ -1,4 +1,4 @@
-"""Paths in what is shared are cut to their last names: the rest is about somebody's disk."""
+"""Shorten paths to their last component, so that shared files do not reveal local folders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IN_SENTENCE = re.compile(rf"(?<![\w.~\\/-])(?:[A-Za-z]:)?[\\/](?:{NAME}(?: {NAME
 
 
 def last_name(path: str) -> str:
-    """The last name of a path: "sites" of /home/me/sites/."""
+    """Return the last component of a path: "sites" for /home/me/sites/."""
     names = [name for name in re.split(r"[\\/]", path) if name]
     if not names:
         return path
@@ -20,17 +20,17 @@ def last_name(path: str) -> str:
 
 
 def shorten_spec(spec: str) -> str:
-    """A data set's spec with the last name of its path: folder:sites?label=y."""
+    """Shorten the path in the spec of a data set: folder:sites?label=y."""
     head, mark, query = spec.partition("?")
     maker, colon, first = head.partition(":")
     return f"{maker}{colon}{last_name(first)}{mark}{query}"
 
 
 def shorten_word(word: str) -> str:
-    """A word of a command with the last name of each absolute path."""
+    """Shorten each absolute path in one word of a command line."""
     return IN_WORD.sub(lambda path: last_name(path[0]), word)
 
 
 def shorten_sentence(sentence: str) -> str:
-    """A sentence with the last name of each absolute path."""
+    """Shorten each absolute path in a sentence."""
     return IN_SENTENCE.sub("", sentence)

@@ -1,4 +1,4 @@
-"""Planted groups of linear regressions, y = ⟨x, θ_k⟩ + ε with x ~ N(0, I), as in three papers."""
+"""Synthetic linear regression with planted groups, as in three papers: y = ⟨x, θ_k⟩ + ε."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Scaling = Literal["code", "norm"]
 
 
 class Variant(NamedTuple):
-    """The settings of a paper; every number can be overruled."""
+    """The settings of a paper; options of `linear` override them."""
 
     clients: int
-    samples: tuple[int, int]  # drawn uniformly from these bounds, both included
+    samples: tuple[int, int]  # minimum and maximum; drawn uniformly
     dim: int
     clusters: int
     noise: float
     scale: float
-    coins: bool  # θ of fair coins times scale, or N(0, scale·I)
+    coins: bool  # θ is scale·Bernoulli(½); otherwise N(0, scale·I)
     mixture: str | None = None
 
 
@@ -71,18 +71,29 @@ def linear(
         threshold          1        36       9         10    4         0      {0, scale}^d  100
         threshold-figure2  2        36       10        20    4         0      {0, scale}^d  100
 
-    `noise` is ε's standard deviation, σ0 a variance. With `threshold`, a client has fewer rows than
-    dimensions and cannot find its θ alone; figure 2 of that paper varies `clients`, and 36 is ours.
+    σ0 is a variance. With `threshold`, a client has fewer rows than dimensions and cannot estimate
+    its θ alone; figure 2 of that paper varies the number of clients, and 36 is our choice.
 
-    scaling="code" takes θ = r·Bernoulli(½), as IFCA's released code does, from which its figure was
-    drawn; "norm" scales each θ to length r, as its text says. The two differ by about √(d/2).
+    Client i is in group i mod clusters, which is its `truth`. With a mixture, its rows come from
+    all θ_k, and `truth`, float [clients, clusters], holds the shares. `planted`, [clusters, dim],
+    holds the θ_k, which are all different.
 
-    Client i is in group i mod clusters, unless there is a `mixture`: then its rows come from all θ
-    in shares that `truth`, float [clients, clusters], holds. "10:90" (or any a:b) alternates
-    between clients of the shares a, b and b, a; "linear" goes from 0 to 1; "random" divides [0, 1]
-    at uniform points, the only one for more than two clusters and then FedSoft's default. `unseen`
-    of the clients are drawn at random and moved to the end. θ is `planted`, [clusters, dim]; no two
-    are equal.
+    Args:
+        variant: The paper's settings, see the table.
+        clients: Number of clients, including unseen ones.
+        samples: Training rows per client.
+        dim: Dimension d of x ~ N(0, I).
+        clusters: Number K of parameter vectors θ_k.
+        noise: Standard deviation of ε.
+        scale: Scale of the θ_k, see the table.
+        scaling: "code" draws θ = r·Bernoulli(½), as in IFCA's released code, which produced its
+            figure; "norm" scales each θ to length r, as in its text. They differ by about √(d/2).
+        mixture: "a:b" such as "10:90" alternates between clients with shares a, b and b, a;
+            "linear" increases the first share from 0 to 1; "random" divides [0, 1] at uniform
+            points. More than two clusters require "random", FedSoft's default in that case.
+        test_samples: Test rows per client.
+        seed: Seed of the random draws.
+        unseen: Number of random clients that are moved to the end and never train.
 
     Example:
         >>> fed = linear("ifca", clients=4, dim=10)
@@ -102,7 +113,7 @@ def linear(
         mixture=mixture,
     )
     if test_samples < 0:
-        raise CoterieError(f"test_samples={test_samples} is out of range", "ask for at least 0")
+        raise CoterieError(f"test_samples={test_samples} is out of range", "use at least 0")
     theta = draw_thetas(setting, scaling, rng(seed, "linear", "theta"))
     count = setting.clients
     shares, truth = draw_shares(setting, rng(seed, "linear", "mix"))
@@ -121,7 +132,7 @@ def linear(
 
 
 def apply_overrides(paper: Variant, **given: Any) -> Variant:
-    """The paper's settings, with those that are given (not None) in their place."""
+    """Replace the paper's settings by the given ones that are not None, and check the result."""
     setting = paper._replace(**{name: value for name, value in given.items() if value is not None})
     if given["mixture"] is None and paper.mixture and setting.clusters != 2:
         setting = setting._replace(mixture="random")
@@ -131,16 +142,16 @@ def apply_overrides(paper: Variant, **given: Any) -> Variant:
         if not bound <= value < math.inf:
             raise CoterieError(f"{name}={value} is out of range", f"it must be at least {bound}")
     if setting.samples[0] < 1:
-        raise CoterieError(f"samples={setting.samples[0]} is out of range", "ask for at least 1")
+        raise CoterieError(f"samples={setting.samples[0]} is out of range", "use at least 1")
     if not 0 < np.float32(setting.scale) < math.inf:
         raise CoterieError(
-            f"scale={setting.scale} is out of range", "it must be above 0 and finite, as float32"
+            f"scale={setting.scale} is out of range", "it must be positive and finite in float32"
         )
     return setting
 
 
 def draw_shares(setting: Variant, random: np.random.Generator) -> tuple[np.ndarray, torch.Tensor]:
-    """Each client's shares of the θ, [clients, clusters], and the truth: groups or these shares."""
+    """Return each client's shares of the θ_k, [clients, clusters], and the truth."""
     if setting.mixture:
         shares = mixture_shares(
             setting.mixture, setting.clients, setting.clusters, "clusters", random
@@ -151,7 +162,7 @@ def draw_shares(setting: Variant, random: np.random.Generator) -> tuple[np.ndarr
 
 
 def draw_thetas(setting: Variant, scaling: Scaling, random: np.random.Generator) -> np.ndarray:
-    """θ, float32 [clusters, dim], no two rows equal."""
+    """Draw the θ_k, float32 [clusters, dim], all different."""
     unit = setting.coins and scaling == "norm"
     if setting.coins:
         possible = 2**setting.dim
@@ -161,11 +172,14 @@ def draw_thetas(setting: Variant, scaling: Scaling, random: np.random.Generator)
             raise CoterieError(
                 f"dim={setting.dim} allows only {possible} different θ "
                 f"for {setting.clusters} clusters",
-                "raise dim",
+                "increase dim",
             )
     rows: dict[bytes, np.ndarray] = {}
     while len(rows) < setting.clusters:
-        theta = draw_parameters(setting, random)
+        if setting.coins:
+            theta = random.integers(2, size=setting.dim) * setting.scale
+        else:
+            theta = random.normal(0, math.sqrt(setting.scale), setting.dim)
         if unit:
             length = np.linalg.norm(theta)
             if length == 0:
@@ -176,13 +190,6 @@ def draw_thetas(setting: Variant, scaling: Scaling, random: np.random.Generator)
     return np.stack(list(rows.values()))
 
 
-def draw_parameters(setting: Variant, random: np.random.Generator) -> np.ndarray:
-    """One θ [dim]: fair coins times the scale, or normal with the scale as its variance."""
-    if setting.coins:
-        return random.integers(2, size=setting.dim) * setting.scale
-    return random.normal(0, math.sqrt(setting.scale), setting.dim)
-
-
 def draw_rows(
     theta: np.ndarray,
     shares: np.ndarray,
@@ -190,10 +197,17 @@ def draw_rows(
     noise: float,
     random: np.random.Generator,
 ) -> Ragged:
-    """Rows for every client; its shares of the θ are met to within one row, in random order.
+    """Draw the rows of every client, with its shares of the θ_k to within one row.
 
-    y is summed in float64 and rounded once: sums in float32 would differ between processors, and
-    with them the fingerprint of the data.
+    y is computed in float64 and rounded once, because float32 sums differ between processors and
+    would change the fingerprint of the data.
+
+    Args:
+        theta: Parameters, float32 [clusters, dim].
+        shares: Share of each client's rows per cluster, [clients, clusters].
+        sizes: Rows of each client, int64 [clients].
+        noise: Standard deviation of ε.
+        random: Generator of x, ε and the order of rows.
     """
     source = shuffle_sources(rows_per_source(shares, sizes), random)
     x = random.standard_normal((len(source), theta.shape[1]), dtype=np.float32)

@@ -1,7 +1,4 @@
-"""What a server may know of its clients.
-
-Names, row counts, what a row looks like; nothing of any row.
-"""
+"""The description of the clients that a server may have: names, row counts, shapes; no rows."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ Kind = Literal["classification", "regression"]
 
 
 class RowCounts(NamedTuple):
-    """How many rows each client has, int64 [total]."""
+    """Number of rows of each client in each split, int64 [total]."""
 
     train: Tensor
     test: Tensor
@@ -33,10 +30,13 @@ class RowCounts(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Roster:
-    """What a server knows of its clients; the last `unseen` of them never take part in training.
+    """The description of the clients that a server may have.
 
-    A simulation takes it from its `Federation`, a network from what its sites said of themselves,
-    and a finished run from its folder.
+    A simulation gets it from its `Federation`, a network from the descriptions that its sites
+    send, and a finished run from its folder. The last `unseen` clients never train.
+
+    Raises:
+        CoterieError: If there are no clients, names are not unique, or counts do not match.
     """
 
     names: tuple[str, ...]  # unique, one per client
@@ -46,16 +46,20 @@ class Roster:
     tokens: bool  # whether x holds whole numbers (int64) instead of floats
     kind: Kind
     classes: int | None = None  # None for regression
-    labels: tuple[str, ...] | None = None  # class names, where known
-    schema: Schema | None = None  # what the columns of x mean, where it came from tables
-    source: str = ""  # how the data were made, without folders: "rotated:digits?clients=40&…"
+    labels: tuple[str, ...] | None = None  # class names, if known
+    schema: Schema | None = None  # the columns of x, if they come from tables
+    source: str = ""  # spec of the data, without folders: "rotated:digits?clients=40&…"
     truth: Tensor | None = None  # int64 [total] planted groups, or float [total, K] mixture weights
     planted: Tensor | None = None  # [K, d] true parameters of synthetic data
 
     def __post_init__(self) -> None:
         if not self.names:
             raise CoterieError("a federation needs at least one client, and none was given.")
-        check_unique(self.names)
+        if len(set(self.names)) < self.total:
+            name, _ = Counter(self.names).most_common(1)[0]
+            raise CoterieError(
+                f"the client name {name!r} occurs more than once: give each client its own name."
+            )
         if not 0 <= self.unseen < self.total:
             raise CoterieError(
                 f"unseen={self.unseen} of {self.total} clients: at least one client must train."
@@ -67,41 +71,31 @@ class Roster:
             )
 
     def __len__(self) -> int:
-        """The number of clients that train."""
+        """Number of clients that train."""
         return self.total - self.unseen
 
     @property
     def total(self) -> int:
-        """The number of all clients, the unseen ones too."""
+        """Number of all clients, including unseen ones."""
         return len(self.names)
 
     @property
     def training_names(self) -> tuple[str, ...]:
-        """The names of the clients that train."""
+        """Names of the clients that train."""
         return self.names[: len(self)]
 
     @property
     def label_scale(self) -> Scale | None:
-        """The unit in which a regression target is learnt; None: its own."""
+        """Mean and deviation that standardise the regression target; None: it is not scaled."""
         if self.schema is None or not self.schema.label_deviation:
             return None
         return Scale(self.schema.label_mean, self.schema.label_deviation)
 
     def example(self) -> tuple[Tensor, Tensor]:
-        """Two made-up rows (x, y), all zeros, of the shapes and types that clients have."""
+        """Return two rows (x, y) of zeros, with the shapes and dtypes of the clients' rows."""
         x_type = torch.int64 if self.tokens else torch.float32
         y_type = torch.int64 if self.kind == "classification" else torch.float32
         return torch.zeros(2, *self.row_shape, dtype=x_type), torch.zeros(2, dtype=y_type)
-
-
-def check_unique(names: tuple[str, ...]) -> None:
-    """Refuse a name that two clients have."""
-    if len(set(names)) == len(names):
-        return
-    name, _ = Counter(names).most_common(1)[0]
-    raise CoterieError(
-        f"the client name {name!r} occurs more than once: give each client its own name."
-    )
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:

@@ -1,4 +1,4 @@
-"""Images turned by an angle: groups of clients with one angle each, or clients that mix several."""
+"""Rotated images: groups of clients with one angle each, or clients that mix several angles."""
 
 from __future__ import annotations
 
@@ -36,15 +36,22 @@ def rotated(
     test_samples: int | None = None,
     noise: float = 0,
 ) -> Federation:
-    """Images of a base set, turned by another angle in each group of clients.
+    """Images of a base set, rotated by a different angle in each group of clients.
 
     As in IFCA's released code, each group shuffles all images and divides them into disjoint
-    slices, one per client: `samples` training rows from the base's training part, `test_samples`
-    from its test part (default: as many as fit). Client i of all `clients`, the last `unseen`
-    included, is in group i mod len(angles). Angles are in degrees, counter-clockwise; multiples of
-    90 move pixels exactly, others interpolate. `noise` makes the groups fuzzy: that share of each
-    client's training rows is turned by the other groups' angles, by each as often; test rows are
-    not.
+    slices, one per client. Client i is in group i mod len(angles), which is its `truth`.
+
+    Args:
+        base: Name of a base set of square images, see `bases`.
+        clients: Number of clients, including unseen ones.
+        samples: Training rows per client, from the base's training split; default: as many as fit.
+        angles: One angle per group, in degrees, counter-clockwise. Multiples of 90 permute pixels;
+            other angles interpolate.
+        seed: Seed of the random draws.
+        unseen: Number of clients that never train: the last ones.
+        test_samples: Test rows per client, from the base's test split; default: as many as fit.
+        noise: Share of each client's training rows that are rotated by the other groups' angles, in
+            equal parts. Test rows are not affected.
 
     Example:
         >>> fed = rotated(clients=8, samples=50, angles=(0, 180))
@@ -76,19 +83,24 @@ def mixture(
     unseen: int = 0,
     test_samples: int | None = None,
 ) -> Federation:
-    """Images of a base set, turned by several angles in each client, in shares of its own.
+    """Images of a base set, rotated by several angles in each client, in client-specific shares.
 
-    A source is the base set turned by one of the `angles`. With two, "10:90" (or any a:b)
-    alternates between clients of the shares a, b and b, a, and "linear" lets the first share run
-    from 0 to 1 over the clients; "random" divides [0, 1] at uniform points and takes any number of
-    angles. `truth`, float [clients, sources], holds the shares of the training rows as they came
-    out, to within one row of those asked for.
+    A source is the base set rotated by one angle. All images are shuffled once and divided into
+    disjoint slices, so that each image belongs to one client and one source. `truth`, float
+    [clients, sources], holds the actual shares of the training rows, within one row of the
+    requested ones. To evaluate models on each source separately, use `holdouts`.
 
-    All images are shuffled once and divided into disjoint slices, one per client, so that an image
-    is with one client and under one angle: `samples` training rows from the base's training part,
-    `test_samples` from its test part, in the same shares (default: as many as fit). `unseen` of the
-    clients are drawn at random and moved to the end. To measure models on each source alone, take
-    `holdouts`.
+    Args:
+        base: Name of a base set of square images, see `bases`.
+        clients: Number of clients, including unseen ones.
+        samples: Training rows per client, from the base's training split; default: as many as fit.
+        angles: One angle per source, in degrees, counter-clockwise.
+        mixture: Shares of the sources. With two sources, "a:b" such as "10:90" alternates between
+            clients with shares a, b and b, a, and "linear" increases the first share from 0 to 1
+            over the clients. "random" divides [0, 1] at uniform points, for any number of sources.
+        seed: Seed of the random draws.
+        unseen: Number of random clients that are moved to the end and never train.
+        test_samples: Test rows per client, in the same shares; default: as many as fit.
 
     Example:
         >>> mixture(clients=2, samples=10, mixture="30:70").truth.tolist()
@@ -111,9 +123,14 @@ def mixture(
 def holdouts(
     base: str = "digits", angles: tuple[float, ...] = (0, 90)
 ) -> dict[float, tuple[Tensor, Tensor]]:
-    """All of the base's test part, (x, y), turned by each angle.
+    """Return the base's test split, rotated by each angle, to evaluate models per source.
 
-    By angle, in the order of truth's columns in `mixture`.
+    Args:
+        base: Name of a base set of square images.
+        angles: Angles in degrees, counter-clockwise.
+
+    Returns:
+        (x, y) by angle, in the order of the columns of `truth` in `mixture`.
 
     Example:
         >>> list(holdouts(angles=(0, 180)))
@@ -125,37 +142,39 @@ def holdouts(
 
 
 def load_square(base: str) -> Base:
-    """A base set of square images, which can be turned."""
+    """Load a base set of square images."""
     images = load_base(base)
     shape = images.x_train.shape[1:]
     if shape[-1] != shape[-2]:
         raise CoterieError(
-            f"{base} has rows of {'×'.join(map(str, shape))}, which cannot be turned",
+            f"{base} has rows of shape {'×'.join(map(str, shape))}, which cannot be rotated",
             f"use a set of square images, such as digits, or {base} with by_key or dirichlet",
         )
     return images
 
 
 def rotations(angles: tuple[float, ...], least: int) -> list[View]:
-    """Turning by each angle."""
+    """Return a view per angle; raise if there are fewer than `least` or two are equal."""
     if len({angle % 360 for angle in angles}) < max(len(angles), least):
-        raise CoterieError(f"angles={angles}", f"give at least {least}, no two alike")
-    return [functools.partial(turned, angle=angle) for angle in angles]
+        raise CoterieError(
+            f"angles={angles} is not valid", f"give at least {least}, all different modulo 360"
+        )
+    return [functools.partial(rotate_images, angle=angle) for angle in angles]
 
 
-def turned(x: Tensor, y: Tensor, angle: float) -> tuple[Tensor, Tensor]:
-    """Images turned by an angle, with their labels."""
+def rotate_images(x: Tensor, y: Tensor, angle: float) -> tuple[Tensor, Tensor]:
+    """Rotate images and keep their labels: a `View`."""
     return rotate(x, angle), y
 
 
 def rotate(x: Tensor, angle: float) -> Tensor:
-    """Square images [rows, ..., H, W] turned counter-clockwise by an angle in degrees."""
+    """Rotate square images [rows, ..., H, W] counter-clockwise by an angle in degrees."""
     quarters, rest = divmod(angle, 90)
     if not rest:
         return torch.rot90(x, int(quarters), (-2, -1))
     radians = math.radians(angle)
     cos, sin = math.cos(radians), math.sin(radians)
     turn = torch.tensor([[[cos, -sin, 0], [sin, cos, 0]]], dtype=x.dtype)
-    planes = x.reshape(1, -1, *x.shape[-2:])  # one grid for all images, which are its channels
+    planes = x.reshape(1, -1, *x.shape[-2:])  # images as channels share one grid
     grid = F.affine_grid(turn, [1, 1, *x.shape[-2:]], align_corners=False)
     return F.grid_sample(planes, grid, mode="bilinear", align_corners=False).view(x.shape)

@@ -1,4 +1,4 @@
-"""Federations by name, such as `rotated:mnist?angles=0,180&samples=50` or `folder:sites`."""
+"""Data specs, such as `rotated:mnist?angles=0,180&samples=50` or `folder:sites`."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def read_spec(spec: str, seed: int, **options: Any) -> tuple[str, dict[str, Any]
     arguments = {}
     for option, value in given.items():
         arguments[option] = value
-        if not literal_choices(types[option]):  # the maker checks these, and suggests the nearest
+        if not literal_choices(types[option]):  # the maker checks choices and suggests the nearest
             what = f"the option {option} of the data set {name}"
             arguments[option] = convert_value(value, types[option], what)
     return name, arguments
@@ -130,7 +130,7 @@ def parse_options(spec: str, first: str) -> dict[str, str]:
 
 
 def unknown_data_set(spec: str) -> CoterieError:
-    """Return the error for an unknown data set; often it is a path without a maker."""
+    """Return the error for an unknown data set, which is often a path without a maker."""
     head = spec.partition("?")[0]
     if Path(head).is_dir():
         return CoterieError(f"{spec!r} is a path", f"write folder:{spec}")

@@ -1,4 +1,4 @@
-"""Federations in a store on disk."""
+"""Write federations to a store on disk, and open them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from coterie.data.table_files import read_npz
 
 
 class ClientStream(NamedTuple):
-    """Clients that come one by one, and how they become a federation; see `write_store`."""
+    """An iterator over clients, and the options of `write_store` for it."""
 
     clients: Iterator[tuple[Any, ...]]
     seed: int
@@ -32,7 +32,7 @@ class ClientStream(NamedTuple):
 
 
 def npz_files(name: str, arguments: dict[str, Any]) -> dict[str, Path]:
-    """The files of a folder of npz files; none for other data."""
+    """Return the files of a folder of npz files; none for other data."""
     if name != "folder":
         return {}
     files = client_files(Path(arguments["path"]))
@@ -42,7 +42,7 @@ def npz_files(name: str, arguments: dict[str, Any]) -> dict[str, Path]:
 
 
 def clients_in(files: dict[str, Path]) -> Iterator[tuple[Any, ...]]:
-    """The clients of npz files, one by one."""
+    """Yield the clients of npz files."""
     for name, file in files.items():
         arrays = read_npz(file)
         rows = (arrays["x"], arrays["y"])
@@ -53,7 +53,7 @@ def clients_in(files: dict[str, Path]) -> Iterator[tuple[Any, ...]]:
 
 
 def write_stream(stream: ClientStream, path: Path) -> None:
-    """Write clients as they come."""
+    """Write clients one at a time, without loading all of them."""
     with StoreWriter(path) as writer:
         sizes: dict[str, list[int]] = {"train": [], "test": []}
         names: list[str] = []
@@ -62,7 +62,7 @@ def write_stream(stream: ClientStream, path: Path) -> None:
             name, parts = read_client(client, stream)
             names.append(name)
             for part, rows in parts.items():
-                x, y = checks.checked(name, rows)
+                x, y = checks.check(name, rows)
                 writer.append(part, x, y)
                 sizes[part].append(len(y))
         if not names:
@@ -87,7 +87,7 @@ def write_stream(stream: ClientStream, path: Path) -> None:
 
 
 def read_client(client: Any, stream: ClientStream) -> tuple[str, dict[str, Ragged]]:
-    """(a client's name, its rows by part)"""
+    """Return a client's name, and its rows by split."""
     if not isinstance(client, tuple | list) or len(client) not in (2, 3):
         raise CoterieError(
             "clients one by one must be (name, (x, y)) or (name, (x, y), (x of tests, y of tests))",
@@ -103,13 +103,13 @@ def read_client(client: Any, stream: ClientStream) -> tuple[str, dict[str, Ragge
 
 
 def as_ragged(name: str, pair: Any) -> Ragged:
-    """The rows of one client."""
+    """Convert one client to tensors; bytes stay bytes."""
     x, y = client_rows(name, pair, keep_bytes=True)
     return Ragged(x, y, torch.tensor([len(y)]))
 
 
 class ClientChecker:
-    """Refuses clients whose rows are not like those of the first."""
+    """Checks that all clients have rows of the same shape and dtype as the first client."""
 
     def __init__(self, kind: Kind | None) -> None:
         self.kind = kind
@@ -118,14 +118,14 @@ class ClientChecker:
 
     @property
     def kind_of_all(self) -> Kind:
-        """Whether the labels are classes or targets."""
+        """The kind of the labels: as given, or from the dtype of the first client's labels."""
         if self.kind is not None:
             return self.kind
         assert self.first is not None
         return "regression" if self.first[1].y.is_floating_point() else "classification"
 
-    def checked(self, name: str, rows: Ragged) -> tuple[Tensor, Tensor]:
-        """A client's x and y, if they can be trained on and are like the first client's."""
+    def check(self, name: str, rows: Ragged) -> tuple[Tensor, Tensor]:
+        """Return a client's x and y; raise if they do not match the first client."""
         if self.first is None:
             self.first = (name, rows)
         first, like = self.first
@@ -146,7 +146,7 @@ class ClientChecker:
         return rows.x, rows.y.to(torch.promote_types(rows.y.dtype, like.y.dtype))
 
     def count_classes(self, labels: Sequence[str] | None) -> int | None:
-        """The number of classes: one per name, or the highest label plus one."""
+        """Count the classes: one per name, or the highest label plus one."""
         if self.kind_of_all == "regression":
             return None
         if labels is not None and self.highest >= len(labels):
@@ -160,19 +160,31 @@ class ClientChecker:
 
 
 def describe_rows(x: Tensor) -> str:
-    """The shape and type of rows."""
+    """Describe the shape and dtype of rows, for errors."""
     return f"{tuple(x.shape[1:])} of {str(x.dtype).removeprefix('torch.')}"
 
 
-BLOCK = 2**22  # numbers that are written at once
+BLOCK = 2**22  # numbers per write
 Source = Federation | str | Iterable[tuple[Any, ...]]
 
 
 @maker
 def store(path: str) -> Federation:
-    """A store on disk, written by `coterie store`: it opens at once, rows are read when used.
+    """A store on disk, written by `coterie store`. Rows are read when they are used.
 
-    Bytes, such as images, stay bytes on disk and in memory; they are converted where they are used.
+    Opening takes no time, because files are mapped into memory. Bytes, such as images, stay bytes
+    and are converted when they are used.
+
+    Args:
+        path: The folder of the store.
+
+    Example:
+        >>> import tempfile
+        >>> import coterie as ct
+        >>> path = tempfile.mkdtemp() + "/digits"
+        >>> _ = ct.data.store("rotated:digits?clients=4&samples=10", path)
+        >>> ct.data.open_store(path).train.sizes.tolist()
+        [10, 10, 10, 10]
     """
     return read_store(Path(path))
 
@@ -188,22 +200,20 @@ def write_store(
     valid: float = 0.0,
     **options: Any,
 ) -> Federation:
-    """Write a federation to a store, and open it; the path must be free.
+    """Write a federation to a store, and open it.
 
-    source: one of
+    Rows that are integers from 0 to 255, or such integers divided by 255, are stored as bytes.
 
-    * a federation;
-    * a spec such as "rotated:mnist", with `seed` and options as in `load`;
-    * clients one by one, as a generator gives them: (name, (x, y)), or (name, (x, y), (x of test
-      rows, y of test rows)). Options are `test_share`, `unseen`, `kind` and `labels`, as in
-      `from_memory`, and `byte_scale`: x that are bytes stay so, and are divided by it where they
-      are used. 255 makes images of 0 to 1.
-
-    Of clients one by one, and of a folder of npz files, one is in memory at a time.
-
-    valid: the share of training rows to hold out as the validation part; not of clients one by one.
-
-    Rows that are whole numbers from 0 to 255, or these divided by 255, are stored as bytes.
+    Args:
+        source: A federation; a spec such as "rotated:mnist"; or an iterable of clients, each
+            (name, (x, y)) or (name, (x, y), (test x, test y)). Of an iterable, and of a folder of
+            npz files, one client is in memory at a time.
+        path: The folder to create; it must not exist.
+        seed: Seed of random draws.
+        valid: Share of training rows to hold out as validation split; not for an iterable.
+        **options: For a spec, as in `load`. For an iterable, `test_share`, `unseen`, `kind` and
+            `labels` as in `from_memory`, and `byte_scale`, by which x of bytes is divided when it
+            is used: 255 scales images to [0, 1].
 
     Example:
         >>> import tempfile
@@ -228,7 +238,7 @@ def write_store(
 def as_data(
     source: Source, seed: int, valid: float, options: dict[str, Any]
 ) -> Federation | ClientStream:
-    """What to store: a federation, or clients one by one."""
+    """Convert a source to a federation, or to a stream of clients."""
     if isinstance(source, str):
         return data_of_spec(source, seed, valid, options)
     if isinstance(source, Federation):
@@ -243,7 +253,7 @@ def as_data(
 def data_of_spec(
     spec: str, seed: int, valid: float, options: dict[str, Any]
 ) -> Federation | ClientStream:
-    """The federation of a spec, or its clients one by one where that can be."""
+    """Load a spec; a folder of npz files becomes a stream of clients if the options allow it."""
     name, arguments = read_spec(spec, seed, **options)
     files = npz_files(name, arguments)
     plain = {"path", "seed", "test_share", "kind"}
@@ -254,7 +264,7 @@ def data_of_spec(
 
 
 def refuse_options(options: dict[str, Any], what: str, known: dict[str, Any]) -> None:
-    """Refuse options that this source does not have."""
+    """Raise for options that this source does not have."""
     for name in options:
         if name not in known:
             raise unknown_name(f"option of a store of {what}", name, [*known, "seed", "valid"])
@@ -262,7 +272,7 @@ def refuse_options(options: dict[str, Any], what: str, known: dict[str, Any]) ->
 
 # ------------------------------------------------------------------------------ a federation
 def write_federation(fed: Federation, path: Path) -> None:
-    """Write a federation, some rows at a time."""
+    """Write a federation in blocks of rows."""
     scale = fed.byte_scale
     in_bytes = fed.train.x.dtype == torch.uint8
     if not in_bytes:
@@ -281,16 +291,16 @@ def write_federation(fed: Federation, path: Path) -> None:
 
 
 def blocks(part: Ragged) -> Iterator[tuple[Tensor, Tensor]]:
-    """All rows of a part, some at a time; at least once, so that the types are known."""
+    """Yield the rows of a split in blocks; at least one block, which defines the dtypes."""
     rows = max(1, BLOCK // max(1, part.x[:1].numel()))
     for first in range(0, max(len(part.x), 1), rows):
         yield part.x[first : first + rows], part.y[first : first + rows]
 
 
 def scale_to_bytes(fed: Federation) -> float | None:
-    """By what rows can be multiplied to be bytes, without any loss; None if they cannot.
+    """Return the factor that converts all rows to bytes without loss; None if there is none.
 
-    Columns of tables stay as they are: their meaning is in the schema.
+    Columns of tables are not converted, because the schema describes them.
     """
     if fed.schema is not None or fed.train.x.dtype != torch.float32:
         return None
@@ -302,6 +312,6 @@ def scale_to_bytes(fed: Federation) -> float | None:
 
 
 def is_bytes(x: Tensor, scale: float) -> bool:
-    """Whether these numbers are bytes over the scale, to the bit."""
+    """Whether the numbers are exactly bytes divided by the scale."""
     whole = (x * scale).round()
     return bool(((whole / scale == x) & (whole >= 0) & (whole <= 255)).all())
