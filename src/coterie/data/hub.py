@@ -267,9 +267,9 @@ def refuse_partitioner_options(**options: Any) -> None:
 
 def read_clients(rows: Rows, column: str) -> np.ndarray:
     """Return the client of each row: integers or strings."""
-    cells = Cells(to_frame(rows.select_columns(column))[column], column, where="")
-    cells.refuse_missing("name the client in every row", role="client column")
-    cells.refuse_rounded()
+    cells = TableColumn(to_frame(rows.select_columns(column))[column], column, where="")
+    cells.require_complete("name the client in every row", role="client column")
+    cells.require_exact()
     if cells.column.dtype.kind in "iu":
         return cells.column.to_numpy()
     return np.array(cells.texts)
