@@ -150,7 +150,16 @@ def merge_checked(clients: Descriptions, min_category_count: int) -> Schema:
 
 # ------------------------------------------------------------------------------ one column
 def merge_column(name: str, clients: Descriptions, min_category_count: int) -> Column:
-    """Merge the descriptions of one column."""
+    """Merge the descriptions of one column.
+
+    Args:
+        name: Name of the column.
+        clients: Its descriptions by client.
+        min_category_count: Categories with fewer rows are encoded as "other".
+
+    Raises:
+        CoterieError: If the clients disagree on its kind, or it has no or too many values.
+    """
     missing = sum(d["missing"] for d in clients.values())
     form = find_common_kind(
         f"the column {name}",
@@ -258,7 +267,11 @@ def pool_moments(parts: list[Description]) -> tuple[float, float]:
 
 
 def pool_medians(parts: list[Description]) -> float:
-    """Return the median of all rows, to within the grid of the clients' quantiles."""
+    """Estimate the median of all rows from the clients' quantiles.
+
+    It is the weighted median of the quantiles, each of which stands for an equal share of its
+    client's rows.
+    """
     points = np.concatenate([d["quantiles"] for d in parts])
     lengths = [len(d["quantiles"]) for d in parts]
     weights = np.repeat(

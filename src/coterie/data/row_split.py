@@ -34,7 +34,18 @@ def drop_rows_without_client(table: Table, column: str | None) -> Table:
 
 
 def drop_rows_without_label(tables: Mapping[str, Table], label: str) -> dict[str, Table]:
-    """Drop the rows without a label, and the clients that have no other rows."""
+    """Drop the rows without a label, and the clients that have no other rows.
+
+    Args:
+        tables: The tables by client.
+        label: The label column.
+
+    Returns:
+        The remaining tables. The number of dropped rows is logged.
+
+    Raises:
+        CoterieError: If a table has no label column, or no row of any client has a label.
+    """
     complete = {}
     gaps = {}
     for name, table in tables.items():
@@ -60,7 +71,11 @@ def drop_rows_without_label(tables: Mapping[str, Table], label: str) -> dict[str
 
 
 def drop_small_clients(tables: Mapping[str, Table], min_rows: int) -> dict[str, Table]:
-    """Drop the clients with fewer than `min_rows` rows."""
+    """Drop the clients with fewer than `min_rows` rows, and log them.
+
+    Raises:
+        CoterieError: If no client remains.
+    """
     if min_rows == 1:
         return dict(tables)  # a client without rows is rejected later, by name
     large = {name: table for name, table in tables.items() if table.rows >= min_rows}
@@ -89,6 +104,10 @@ def list_counts(counts: Mapping[str, int]) -> str:
 # ------------------------------------------------------------------------------ splitting
 def split_rows(tables: Mapping[str, Table], options: TableOptions) -> Federation:
     """Split each client's rows by a split column, by time, or at random.
+
+    Args:
+        tables: The tables by client.
+        options: Selects the split: `split_column`, `time_column`, or `test_share` and `seed`.
 
     Returns:
         A federation whose rows are row numbers of the tables, as x and as y.
@@ -159,7 +178,7 @@ def complete_column(table: Table, column: str) -> TableColumn:
 
 
 def read_times(cells: TableColumn) -> np.ndarray:
-    """Read a column of numbers or dates as numbers."""
+    """Read a column of numbers or dates as numbers that can be sorted, float64 [rows]."""
     import pandas as pd
 
     if not cells.is_datetime and not np.isnan(cells.parsed).any():
