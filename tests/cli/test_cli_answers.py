@@ -197,7 +197,7 @@ def test_what_a_run_answers_without_its_training_files(coterie, run, new) -> Non
         ("predict RUN NEW", "one of --client, --cluster and --support"),
         (
             "predict RUN NEW --cluster 1 --client Köln",
-            "models of client and cluster at once: give one of --client",
+            "which name different models: give one of --client",
         ),
         ("predict RUN NEW --cluster 1 --keep agee", "did you mean 'age'"),
         ("predict RUN NEW --cluster 7", "the groups are 0 to 1"),

@@ -161,9 +161,9 @@ def test_dry_run_counts_what_a_run_sends(coterie, tiny, tmp_path, method):
 @pytest.mark.parametrize(
     "settings, form",
     [
-        ("--model mlp:200 --local-epochs 5 --batch 10", "dual, all 12 rows of a client in one"),
+        ("--model mlp:200 --local-epochs 5 --batch 10", "dual, all 12 samples of a client in one"),
         ("--model mlp:200 --clip 1", "plain: clipping needs the whole gradient"),
-        ("--model cnn", "plain: the model has no linear layer that takes the rows themselves"),
+        ("--model cnn", "plain: the model does not begin with a linear layer"),
     ],
 )
 def test_dry_run_says_which_form_local_steps_take(coterie, tiny, settings, form):

@@ -108,7 +108,7 @@ def test_missing_runs_are_made_from_the_list(comparison: Path, capsys) -> None:
     missing = [comparison / name for name in order[1:]]
     assert missing_runs(comparison) == missing_runs(comparison.parent) == missing
     assert main(["report", "out"]) == 0
-    assert "out/local/seed-1 has not been made yet" in capsys.readouterr().err
+    assert "out/local/seed-1 has not been trained yet" in capsys.readouterr().err
     assert main(["resume", "out", "--quiet"]) == 0
     assert not missing_runs(comparison)
     assert RunFolder(comparison / "local/seed-1").config() == before
