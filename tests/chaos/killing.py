@@ -25,7 +25,7 @@ CHANGES = ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.syml
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
-class ExchangeResult(NamedTuple):
+class ChildResult(NamedTuple):
     """How a child ended: its exit status or minus a signal, what it printed, what it changed."""
 
     status: int
@@ -81,7 +81,7 @@ class Counter:
             file.write(raw[len(raw) // 2 :])
 
 
-def in_child(work: Callable[[], int], folder: Path, kill_at: int | None = None) -> ExchangeResult:
+def in_child(work: Callable[[], int], folder: Path, kill_at: int | None = None) -> ChildResult:
     """Do some work in a forked child whose current folder is `folder`."""
     child = start_child(work, folder, kill_at)
     return wait_for(child, folder)
@@ -95,7 +95,7 @@ def start_child(work: Callable[[], int], folder: Path, kill_at: int | None = Non
     return child
 
 
-def wait_for(child: int, folder: Path) -> ExchangeResult:
+def wait_for(child: int, folder: Path) -> ChildResult:
     """How a child ended."""
     _, wait_status = os.waitpid(child, 0)
     status = os.waitstatus_to_exitcode(wait_status)
@@ -104,7 +104,7 @@ def wait_for(child: int, folder: Path) -> ExchangeResult:
         file = temporary_path(folder, child, name)
         printed[name] = file.read_text(encoding="utf-8") if file.exists() else ""
         file.unlink(missing_ok=True)
-    return ExchangeResult(status, printed["out"], printed["err"], int(printed["count"] or 0))
+    return ChildResult(status, printed["out"], printed["err"], int(printed["count"] or 0))
 
 
 def temporary_path(folder: Path, child: int, name: str) -> Path:

@@ -127,14 +127,14 @@ def test_a_run_that_cannot_be_made_deletes_nothing_of_another(work_folder: Path)
     def work() -> int:
         from coterie.runs.start import Job
 
-        start = Job.start
+        create_run = Job.create_run
 
-        def start_and_lose(job: Job, *given: object) -> Run:
-            run = start(job, *given)
+        def create_and_lose(job: Job, *given: object) -> Run:
+            run = create_run(job, *given)
             job.create_folder("out")  # as another process would
             return run
 
-        Job.start = start_and_lose  # type: ignore[method-assign]
+        Job.create_run = create_and_lose  # type: ignore[method-assign]
         return main(f"run fedavg {TINY} --out out".split())
 
     outcome = in_child(work, work_folder)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from killing import ExchangeResult, command, in_child
+from killing import ChildResult, command, in_child
 from safetensors import safe_open
 
 TINY = "--data linear?dim=3 --clients 4 --samples 8 --rounds 2 --model linear --quiet"
@@ -71,7 +71,7 @@ def content_of(checkpoint: Path) -> object:
         return checkpoint.name, file.metadata(), tensors
 
 
-def one_sentence(outcome: ExchangeResult) -> bool:
+def one_sentence(outcome: ChildResult) -> bool:
     """Whether a command refused in one sentence."""
     lines = [line for line in outcome.err.splitlines() if not line.startswith("warning: ")]
     return outcome.status == 2 and len(lines) == 1 and lines[0].startswith("coterie: ")
@@ -88,7 +88,7 @@ def prepare(case: Case, folder: Path) -> Path:
     return folder
 
 
-def go_on(case: Case, folder: Path) -> ExchangeResult:
+def go_on(case: Case, folder: Path) -> ChildResult:
     """The documented way to go on."""
     for words in case.goes_on or (case.words,):
         outcome = in_child(command(words), folder)
