@@ -102,7 +102,7 @@ def settings(cls: Method) -> str:
 
 
 def default_and_limits(flag: Flag) -> tuple[str, str, str]:
-    value, limits = flag.default, flag.limits
+    value, limits = flag.default, flag.metadata
     number = f"{value:g}" if isinstance(value, float) else str(value)
     default = "required" if value is MISSING else "none" if value in (None, ()) else number
     notes = [f"{sign} {limits[bound]}" for bound, (sign, _) in BOUNDS.items() if bound in limits]
