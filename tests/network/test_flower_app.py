@@ -23,7 +23,7 @@ from fake_grid import METHODS, Place
 from flwr.app import Error
 from flwr.cli.config_utils import load_and_validate
 
-from coterie.cli.app_server import RunConfig
+from coterie.cli.app_server import FlowerRunConfig
 
 SOURCE = Path(ct.__file__).parent
 
@@ -120,7 +120,7 @@ def test_flower_takes_the_app_for_a_valid_one_whatever_its_folder_is_called(tmp_
 
 def test_the_app_lists_every_key_of_the_run_config():
     listed = tomllib.loads(new_app_module.PYPROJECT)["tool"]["flwr"]["app"]["config"]
-    assert {*listed} == {f.name for f in fields(RunConfig)} - {"quiet", "debug"}
+    assert {*listed} == {f.name for f in fields(FlowerRunConfig)} - {"quiet", "debug"}
 
 
 PUBLIC = {"flwr.app", "flwr.serverapp", "flwr.clientapp"}

@@ -22,7 +22,7 @@ from coterie.runs.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig(WaitingFlags):
+class FlowerRunConfig(WaitingFlags):
     """The keys of `flwr run --run-config`."""
 
     config: str = setting("", "TOML file as for `coterie run --config`, with a key `method`")
@@ -32,14 +32,14 @@ class RunConfig(WaitingFlags):
     resume: bool = setting(False, "continue the run in `out`")
 
 
-def read_run_config(config: Mapping[str, Any]) -> RunConfig:
+def read_run_config(config: Mapping[str, Any]) -> FlowerRunConfig:
     """Read and check the run config of `flwr run`."""
     given = {key.replace("-", "_"): value for key, value in config.items()}
-    known = {flag.key: flag for flag in flags_of(RunConfig)}
+    known = {flag.key: flag for flag in flags_of(FlowerRunConfig)}
     for key in given:
         if key not in known:
             raise unknown_name("key of the run config", key, known)
-    asked = FlagValues(known, {}, given, "the run config").make(RunConfig)
+    asked = FlagValues(known, {}, given, "the run config").make(FlowerRunConfig)
     for name, example in (("config", "ifca.toml"), ("sites", "north,south")):
         if not getattr(asked, name):
             raise CoterieError(

@@ -152,7 +152,7 @@ class Table:
     columns: dict[str, TableColumn]
     rows: int
     where: str
-    origin: Origin | None = None
+    origin: RowOrigin | None = None
 
     @classmethod
     def from_frame(cls, source: pd.DataFrame | LazyFrame, where: str) -> Table:
@@ -197,10 +197,10 @@ class Table:
         columns: dict[str, TableColumn] = {}
         for name, cells in self.columns.items():
             columns[name] = ColumnView(cells, rows, where, renumber)
-        return Table(columns, count_rows(rows), where, Origin(self, rows))
+        return Table(columns, count_rows(rows), where, RowOrigin(self, rows))
 
 
-class Origin(NamedTuple):
+class RowOrigin(NamedTuple):
     """The table and the rows that a table was taken from."""
 
     table: Table

@@ -221,7 +221,7 @@ def site_scores(
 
 
 # ------------------------------------------------------------------------------ the table
-class TableColumn(NamedTuple):
+class ComparisonColumn(NamedTuple):
     """A column of the comparison table."""
 
     title: str
@@ -243,21 +243,21 @@ def comparison_table(comparison: Comparison) -> TextTable:
     return TextTable(["method", *(column.title for column in columns)], rows, marked)
 
 
-def all_columns(comparison: Comparison) -> list[TableColumn]:
+def all_columns(comparison: Comparison) -> list[ComparisonColumn]:
     """Return all columns, from the main score to the cost."""
     metric = METRICS[comparison.metric]
     ari = METRICS["ari"]
     others = [m for m in METRICS.values() if m.in_table and m.task in (metric.task, "any")]
 
-    def score(title: str, name: str, form: str = metric.format) -> TableColumn:
+    def score(title: str, name: str, form: str = metric.format) -> ComparisonColumn:
         def cell(runs: Sequence[Row]) -> str:
             return "" if any(map(has_diverged, runs)) else format_average(runs, name, form)
 
-        return TableColumn(title, cell)
+        return ComparisonColumn(title, cell)
 
     over = "seeds" if comparison.seeds > 1 else "clients"
     columns = [
-        TableColumn(
+        ComparisonColumn(
             f"{metric.label} ± {over}",
             lambda runs: format_with_spread(runs, comparison, metric.format),
         ),
@@ -277,12 +277,12 @@ def all_columns(comparison: Comparison) -> list[TableColumn]:
         *(score(other.label, other.name, other.format) for other in others),
         score("unseen", f"unseen_{metric.name}"),
         score(ari.label, ari.name, ari.format),
-        TableColumn("group sizes", format_group_sizes),
-        TableColumn(
+        ComparisonColumn("group sizes", format_group_sizes),
+        ComparisonColumn(
             "traffic",
             lambda runs: format_bytes(mean(run["bytes_down"] + run["bytes_up"] for run in runs)),
         ),
-        TableColumn("seconds", lambda runs: format_average(runs, "seconds", ".1f")),
+        ComparisonColumn("seconds", lambda runs: format_average(runs, "seconds", ".1f")),
     ]
 
 
