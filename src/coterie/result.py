@@ -460,7 +460,8 @@ def report(
     Args:
         runs: Results, or folders of runs and comparisons.
         path: The page.
-        target: The accuracy or MSE whose cost in rounds and bytes is shown; None: 95 % of the best.
+        target: The accuracy or MSE whose cost in rounds and bytes is shown; None: 95 % of the best
+            final accuracy, or 105 % of the lowest MSE.
         warn: Called with a sentence for each missing part; the page shows these as well.
         model: The model, if the folders cannot name it (a model of your own).
         trust: SHA-256 hashes of your own Python files that the folders may run.

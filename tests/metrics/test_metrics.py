@@ -36,7 +36,15 @@ def test_nothing_is_said_of_groups_that_are_well() -> None:
 
 def test_an_empty_group_is_named() -> None:
     (said,) = describe_warnings(rows([0.0] * 4, [3, 0, 1]), APART, torch.tensor([0, 0, 0, 2]))
-    assert "no client is in group 1 of 3" in said
+    assert said.startswith("no client is in group 1 of 3")
+
+
+def test_a_group_with_one_of_many_clients_is_not_said_to_be_empty() -> None:
+    groups = torch.zeros(2000, dtype=torch.int64)
+    groups[0] = 1
+    centres = {"w": torch.eye(2)}
+    (said,) = describe_warnings(rows([0.0] * 4, [1999, 1]), centres, groups)
+    assert said.startswith("almost no client is in group 1 of 2")
 
 
 def test_a_soft_group_without_weight_is_empty_but_not_one_that_is_nobodys_largest() -> None:

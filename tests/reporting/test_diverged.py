@@ -10,6 +10,7 @@ import coterie as ct
 from coterie.reporting.comparison import compare, describe_diverged
 from coterie.reporting.page import collect_page, render_page
 from coterie.reporting.run_records import load_runs
+from coterie.reporting.verdict import describe_verdict, group_benefit
 from coterie.runs.folder import RunFolder
 
 
@@ -29,15 +30,18 @@ def test_an_error_that_grows_or_is_not_finite_has_diverged():
     found = compare(methods)
     assert found.diverged == {"ifca": 1, "local": 1}
     assert describe_diverged(found) == (
-        "ifca (1 of 2 seeds) and local diverged: their errors grew without bound. They are "
-        "excluded from the ranking and the figures; try a smaller step size (lr)."
+        "ifca (1 of 2 seeds) and local diverged: their loss or scores are not finite, or R² is "
+        "below −10. They are excluded from the ranking and the figures; try a smaller step size "
+        "(lr)."
     )
     assert describe_diverged(compare({"fedavg": methods["fedavg"]})) == ""
 
 
 def test_an_accuracy_has_diverged_only_if_it_is_not_finite():
     methods = {"m": [scored([0.9, 0.01])], "n": [scored([0.9, np.nan], label="n")]}
-    assert compare(methods).diverged == {"n": 1}
+    found = compare(methods)
+    assert found.diverged == {"n": 1}
+    assert describe_diverged(found).startswith("n diverged: its loss or scores are not finite. ")
 
 
 def made(methods, by_method) -> str:
@@ -53,11 +57,24 @@ def test_a_diverged_method_is_named_but_not_drawn():
         "local": statistics([1, np.inf, 3, 4], metric="mse"),
     }
     page = made({"ifca": [ifca], "local": [local]}, by_method)
-    assert "local diverged: its errors grew without bound." in page
+    assert page.count("local diverged: its loss or scores are not finite, or R² is below") == 1
     assert 'data-line="ifca"' in page and 'data-line="local"' not in page
     assert "<td>local</td>" in page  # in the comparison
     assert '<th scope="col">local</th>' not in page and "a, local: " not in page
     assert "ifca reaches a test MSE of 0.5." in page and len(NAMES) == 4
+
+
+def test_the_page_concludes_what_the_command_line_does():
+    """That a kind of method diverged is not the same as that it was never run."""
+    labels = ("ifca", "fedavg", "local")
+    methods = {label: [grouped(label, history=[None, None], metric="mse")] for label in labels}
+    methods["ifca"][0].history[-1]["sizes"] = [2, 2]
+    methods["fedavg"][0].history[-1] |= {"mse": 9e9, "loss": 9e9, "r2": -9e9}
+    page = collect_page(methods, {}, [], None)
+    assert page.benefit == group_benefit(compare(methods))
+    assert page.benefit.missing == ["one model for all (fedavg diverged)"]
+    assert page.verdict == describe_verdict(compare(methods))
+    assert "R² is below −10" in page.verdict
 
 
 def test_a_page_is_made_where_every_method_diverged():

@@ -96,6 +96,18 @@ def test_methods_with_equal_scores_are_level_without_an_interval():
     )
 
 
+def test_only_a_difference_whose_interval_holds_zero_may_be_chance():
+    own = [0.1, -0.1, 0.1, -0.1, 0.1, -0.1, 0.1, -0.1]
+    comparison = methods_of(a=0.80, b=0.79, c=(0.785, own))
+    assert comparison.best == ["a", "c"]
+    assert "c is level with it: a's accuracy is 0.015 higher than c's" in verdict(comparison)
+    assert "a's accuracy is 0.010 higher than b's (0.010 to 0.010, 8 sites" in verdict(comparison)
+
+    rounded = methods_of(a=0.80001, b=0.8)
+    assert rounded.best == ["a", "b"]
+    assert verdict(rounded) == "a scores best, with a test accuracy of 0.800. b is level with it."
+
+
 @pytest.mark.parametrize("infinite", [math.inf, None])  # None: as a folder has it
 def test_a_run_that_diverged_is_named_and_never_wins(infinite):
     history = {"m": [1.0, 2.0], "n": [0.5, infinite]}
@@ -107,14 +119,16 @@ def test_a_run_that_diverged_is_named_and_never_wins(infinite):
     comparison = compared(methods)
     assert comparison.best == ["m"] and comparison.ranking == ["m", "n"]
     assert comparison_table(comparison).rows[1][1:4] == ["diverged (1 of 2 seeds)", "–", "–"]
-    assert verdict(comparison).endswith("n diverged: no finite test loss.")
+    assert "n (1 of 2 seeds) diverged: its loss or scores are not finite" in verdict(comparison)
     assert [has_diverged(run) for run in comparison.runs["n"]] == [False, True]
     assert not any(map(has_diverged, comparison.runs["m"]))
     absurd = {"mse": 3e35, "loss": 3e35, "r2": -3e35}
     assert has_diverged(absurd), "finite, and yet no model at all"
     alone = compared({"n": methods["n"][1:]})
     assert comparison_table(alone).rows[0][1] == "diverged"
-    assert verdict(alone) == "n diverged: no finite test loss."
+    assert verdict(alone).startswith(
+        "n diverged: its loss or scores are not finite, or R² is below"
+    )
 
 
 @pytest.mark.parametrize(
@@ -245,7 +259,7 @@ def test_the_table_has_the_columns_that_any_method_has_and_marks_the_best():
     assert describe_comparison_table(compared(methods)) == (
         "Accuracy over all test rows, ± standard deviation over the 2 clients; worst 10 %: mean "
         "over the clients with the worst scores; * best, or level with it: the 95 % interval of "
-        "the difference contains 0."
+        "the difference contains 0, or the scores are equal to three digits."
     )
 
 
@@ -261,7 +275,7 @@ def test_the_table_of_several_seeds_has_their_spread_and_sizes_where_they_agree(
     assert comparison_table(compared(methods)).rows[0][2] == "vary"
     legend = describe_comparison_table(compared(methods))
     assert "over 2 seeds, means in the other columns" in legend
-    assert legend.endswith("the 95 % interval of the difference contains 0.")
+    assert legend.endswith("contains 0, or the scores are equal to three digits.")
 
 
 def test_balanced_accuracy_is_shown_where_rare_classes_fare_worse():

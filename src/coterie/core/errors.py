@@ -222,6 +222,10 @@ class DataAtSites(DataUnavailable):
     """The rows that a run was trained on are at the sites of its network."""
 
 
+class DataInMemory(DataUnavailable):
+    """The data that a run was trained on were in memory, in a process that has ended."""
+
+
 class Diverged(CoterieError):
     """Training diverged; the last checkpoint is kept.
 

@@ -36,7 +36,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.core.errors import CoterieError, DataAtSites
+from coterie.core.errors import CoterieError, DataAtSites, DataInMemory
 from coterie.core.user_file import UntrustedFile
 from coterie.data.paths import shorten_sentence
 from coterie.metrics import METRICS, hard_labels, main_metric, score_clients
@@ -185,8 +185,8 @@ def explain(error: Exception, run: RunRecord) -> str:
     The run's own path is replaced as well, so that several runs can share a reason.
     """
     sentence = str(error)
-    if isinstance(error, DataAtSites):
-        sentence = f"{error.what}."  # expected, and there is nothing to do
+    if isinstance(error, DataAtSites | DataInMemory):
+        sentence = f"{error.what}."  # the remedy is for training and prediction
     if run.folder is not None:
         sentence = replace_path(sentence, run.folder.resolve(), "the run")
     return shorten_sentence(sentence)

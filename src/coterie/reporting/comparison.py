@@ -32,10 +32,10 @@ MOST_SIZES = 10  # group sizes in a cell
 
 
 def has_diverged(run: Row) -> bool:
-    """Tell whether a run's error or loss is not finite, or its R² is below MIN_R2.
+    """Tell whether a run's score or loss is not finite, or its R² is below MIN_R2.
 
     Args:
-        run: Final scores. Infinite numbers are None in rows read from a folder.
+        run: Final scores. None: not finite (in rows read from a folder), or training diverged.
     """
     for name in (main_metric("regression"), main_metric("classification"), "loss"):
         if name in run and (run[name] is None or not math.isfinite(run[name])):
@@ -85,6 +85,11 @@ class Lead(NamedTuple):
     def is_worse(self) -> bool:
         """Whether the whole interval is below 0."""
         return self.difference is not None and self.difference.is_below
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the interval contains 0."""
+        return self.has_interval and not self.is_better and not self.is_worse
 
 
 @dataclass(frozen=True)
@@ -355,7 +360,10 @@ def describe_comparison_table(comparison: Comparison) -> str:
             constant += f", each client's own: {own}"
         parts.append(constant)
     if len(comparison.runs) > 1 and comparison.best:
-        parts.append("* best, or level with it: the 95 % interval of the difference contains 0")
+        parts.append(
+            "* best, or level with it: the 95 % interval of the difference contains 0, or the "
+            "scores are equal to three digits"
+        )
     return capitalise("; ".join(parts)) + "."
 
 
@@ -367,12 +375,11 @@ def describe_diverged(comparison: Comparison) -> str:
     for label, seeds in comparison.diverged.items():
         of = len(comparison.runs[label])
         names.append(label if seeds == of else f"{label} ({seeds} of {of} seeds)")
-    if len(names) == 1:
-        return (
-            f"{names[0]} diverged: its errors grew without bound. It is excluded from the ranking "
-            "and the figures; try a smaller step size (lr)."
-        )
+    reason = "loss or scores are not finite"
+    if METRICS[comparison.metric].task == "regression":
+        reason += f", or R² is below −{-MIN_R2}"
+    whose, subject = ("its", "It is") if len(names) == 1 else ("their", "They are")
     return (
-        f"{join_names(names)} diverged: their errors grew without bound. They are excluded from "
-        "the ranking and the figures; try a smaller step size (lr)."
+        f"{join_names(names)} diverged: {whose} {reason}. {subject} excluded from the ranking and "
+        "the figures; try a smaller step size (lr)."
     )

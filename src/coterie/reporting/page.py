@@ -66,10 +66,10 @@ STATISTICS = (
 
 @dataclass(frozen=True)
 class Page:
-    """The sections of a page, in order; None: left out."""
+    """What the templates show; None: left out."""
 
     title: str
-    verdict: str  # sentences about the best method; ""
+    verdict: str  # sentences about the best method and those that diverged
     benefit: GroupBenefit | None
     constant_baseline: ConstantBaseline | None
     about_data: str  # sentences
@@ -107,15 +107,10 @@ def collect_page(
         statistics: Client statistics of the lowest seed, by method; methods whose models are not
             available are left out.
         missing: One sentence for each missing part.
-        target: Target score for the cost section; None: 95 % of the best.
+        target: Target score for the cost section; None: see `cost_to_target`.
     """
     compared = comparison.compare(methods)
     converged = {label: runs for label, runs in methods.items() if label not in compared.diverged}
-    ranked = None
-    if converged:
-        runs = {label: compared.runs[label] for label in converged}
-        by_site = {label: own for label, own in compared.by_site.items() if label in converged}
-        ranked = Comparison(compared.metric, runs, by_site)
     statistics = {label: own for label, own in statistics.items() if label in converged}
     ranking = [label for label in compared.ranking if label in converged]
     reference = fairness.choose_grouping(ranking, statistics)
@@ -143,9 +138,9 @@ def collect_page(
     all_statistics = list(statistics.values())
     return Page(
         title=overview.describe_title(methods),
-        verdict=verdict.describe_verdict(ranked) if ranked else "",
-        benefit=verdict.group_benefit(ranked) if ranked else None,
-        constant_baseline=predictions.compare_with_constant(ranked) if ranked else None,
+        verdict=verdict.describe_verdict(compared),
+        benefit=verdict.group_benefit(compared),
+        constant_baseline=predictions.compare_with_constant(compared),
         about_data=overview.describe_data(next(iter(methods.values()))),
         empty_cells=next(
             (s.empty_cells for s in all_statistics if s.empty_cells is not None), None
@@ -168,9 +163,9 @@ def collect_page(
         main=next((one for one in details.details if one.label == main), None),
         comparison=compared,
         predictions=best_statistics.predictions if best_statistics else None,
-        convergence=convergence.convergence(converged, ranked) if ranked else None,
+        convergence=convergence.convergence(converged, compared) if converged else None,
         fairness=fairness.fairness(compared, statistics, reference),
-        cost=convergence.cost_to_target(converged, ranked, target) if ranked else None,
+        cost=convergence.cost_to_target(converged, compared, target),
         methods=details,
         styles=drawing.method_styles(methods),
         provenance=overview.provenance(methods),
@@ -178,7 +173,7 @@ def collect_page(
 
 
 def name_one_seed(methods: Methods) -> str:
-    """Return the lowest seed, which is shown if there are several; "" if there is only one."""
+    """Name the seed that a page shows of several, "seed 3"; "" if every method has only one."""
     if all(len(runs) == 1 for runs in methods.values()):
         return ""
     lowest = {runs[0].seed for runs in methods.values()}

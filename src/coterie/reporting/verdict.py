@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from coterie.metrics import METRICS
-from coterie.reporting.comparison import Comparison, Lead
+from coterie.reporting.comparison import Comparison, Lead, describe_diverged
 from coterie.reporting.intervals import MIN_SITES
 from coterie.reporting.text import format_score, join_names
 
@@ -40,13 +40,14 @@ def describe_verdict(comparison: Comparison) -> str:
         first, *level = comparison.best
         score = f"a test {METRICS[comparison.metric].label} of"
         number = format_score(comparison.scores[first], comparison.metric)
-        verb = "reaches" if len(comparison.runs) == 1 else "scores best, with"
+        verb = "reaches" if len(comparison.scores) == 1 else "scores best, with"
         sentences.append(f"{first} {verb} {score} {number}.")
         if level:
             verb = "is" if len(level) == 1 else "are"
             sentence = f"{join_names(level)} {verb} level with it"
-            if leads[0].has_interval:
-                sentence += f": {describe_lead(leads[0])}, which may be chance"
+            undecided = [lead for lead in leads if lead.other in level and lead.is_undecided]
+            if undecided:
+                sentence += f": {describe_lead(undecided[0])}, which may be chance"
             sentences.append(f"{sentence}.")
     beaten = [lead for lead in leads if lead.other not in comparison.best and lead.is_better]
     if beaten:
@@ -56,7 +57,7 @@ def describe_verdict(comparison: Comparison) -> str:
             f"Whether the difference is chance is unknown: {explain_no_interval(leads[0])}."
         )
     if comparison.diverged:
-        sentences.append(f"{join_names(list(comparison.diverged))} diverged: no finite test loss.")
+        sentences.append(describe_diverged(comparison))
     return " ".join(sentences)
 
 
@@ -115,7 +116,7 @@ class GroupBenefit(NamedTuple):
     method: str
     leads: list[Lead]  # over each method without groups, the best of them first
     missing: list[str]  # kinds of methods that are missing from the comparison
-    singles: int = 0  # number of groups if each has a single member with every seed, else 0
+    singles: int = 0  # groups of the first seed if all groups of all seeds have one member, else 0
 
     @property
     def pays(self) -> bool:
@@ -173,7 +174,9 @@ def describe_benefit(benefit: GroupBenefit) -> str:
 def answer_benefit(benefit: GroupBenefit) -> tuple[str, str]:
     """Answer whether groups pay; the page shows the answer and the reason as two sentences.
 
-    They pay if every difference is above 0 with its whole interval, and do not if any is below.
+    Groups of one member are no groups. Otherwise groups pay if both kinds of methods without groups
+    are present and every difference is above 0 with its whole interval; they do not pay if the
+    whole interval of any difference is below 0.
 
     Returns:
         The answer and the reason, both without a full stop; the reason may be "".

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.contract import Algorithm
-from coterie.core.errors import CoterieError, DataAtSites, DataUnavailable
+from coterie.core.errors import CoterieError, DataAtSites, DataInMemory, DataUnavailable
 from coterie.core.settings import TunableDefault
 from coterie.core.task import Task
 from coterie.core.user_file import check_trust, read_hashes
@@ -213,7 +213,7 @@ class RunCode:
         if model_fingerprint(task) != self.config.fingerprint.model:
             raise CoterieError(
                 f"the model is not the one of {self.path} ({self.config.model})",
-                "resume with the same model",
+                "give the model of the run",
             )
         return task
 
@@ -233,7 +233,7 @@ def find_data(
                 "stopped run with `coterie network server CONFIG --resume`",
             )
         if not config.origin.data:
-            raise DataUnavailable(
+            raise DataInMemory(
                 f"the data of {path} were in memory",
                 "give them again, ct.resume(path, fed)",
             )

@@ -18,7 +18,7 @@ from coterie.engines.exchange import RoundContext
 from coterie.metrics import Row, hard_labels
 from coterie.runs.options import Options
 
-MAX_CENTRES = 50  # with more, a membership would take a client longer than a round
+MAX_CENTRES = 50  # with more, measuring all losses takes a client longer than a round
 MIN_HELD_OUT = 10  # validation samples from which these decide a membership
 DOUBTFUL = 0.8  # a membership with less confidence is doubtful
 SAME_MODEL = 1e-3  # relative distance below which two models are the same
@@ -54,7 +54,9 @@ class TrainedRun:
     round: int  # the last completed round; round 0 initialises the method
     history: list[Row]  # a row of metrics per round
     client_scores: dict[str, np.ndarray] = field(default_factory=dict)  # [N], NaN: not measured
-    pooled_counts: dict[str, np.ndarray] = field(default_factory=dict)  # confusion, scored
+    pooled_counts: dict[str, np.ndarray] = field(
+        default_factory=dict
+    )  # confusion matrix, histogram of predictions
     membership_reports: MembershipReports = field(default_factory=dict)  # of the last round
     model_name: str = ""
     folder: Path | None = None
@@ -187,10 +189,12 @@ def describe_warnings(
     if groups is None:
         return warnings
     sizes = history[-1].get("sizes", [])
-    empty = _empty_clusters(sizes, groups)
+    masses = _cluster_masses(sizes, groups)
+    empty = [k for k, mass in enumerate(masses) if mass < 1e-3 * len(groups)]
     if empty:
+        who = "almost no client" if any(masses[k] > 0 for k in empty) else "no client"
         warnings.append(
-            f"no client is in group {_list_some(empty)} of {len(sizes)}: use fewer clusters, "
+            f"{who} is in group {_list_some(empty)} of {len(sizes)}: use fewer clusters, "
             "another initialisation or another seed."
         )
     for a, b in _equal_models(centres, empty):
@@ -220,14 +224,16 @@ def _warn_of_clipping(history: list[Row]) -> list[str]:
     ]
 
 
-def _empty_clusters(sizes: list[int], groups: Tensor) -> list[int]:
-    """Return the clusters with less than a thousandth of the clients."""
+def _cluster_masses(sizes: list[int], groups: Tensor) -> list[float]:
+    """Return the number of clients in each cluster, or the sum of their soft weights.
+
+    Empty if no client is in any cluster yet.
+    """
     if not any(sizes):
         return []
-    masses: list[float] = list(sizes)
     if groups.dim() == 2:
-        masses = groups.sum(0).tolist()
-    return [k for k, mass in enumerate(masses) if mass < 1e-3 * len(groups)]
+        return list(groups.sum(0).tolist())
+    return list(map(float, sizes))
 
 
 def _equal_models(centres: Params | None, skip: list[int]) -> list[tuple[int, int]]:
