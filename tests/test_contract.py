@@ -17,6 +17,7 @@ from cases import federation, spoilt, variants
 from coterie.aggregation.aggregator import Aggregator
 from coterie.core.call import START
 from coterie.core.contract import Upload
+from coterie.core.errors import SiteRefusal
 from coterie.engines.codec import decode, encode
 from coterie.engines.wire import Message
 from coterie.runs.folder import RunFolder
@@ -364,10 +365,10 @@ def test_only_client_functions_run_on_a_site(fed):
         ("method", "__class__"),
         ("", "_choosing_data"),
     ):
-        with pytest.raises(PermissionError):
+        with pytest.raises(SiteRefusal):
             site.answer(message(path=path, name=name))
     for path in ("method.__class__", "task", "method.lr"):
-        with pytest.raises(PermissionError):
+        with pytest.raises(SiteRefusal):
             site.answer(message(path=path, name="train"))
 
 

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 import coterie as ct
 from cases import brief, federation, measured, variants
 from coterie.core.call import START, Version
+from coterie.core.errors import SiteRefusal
 from coterie.engines.codec import BadBytes, decode, encode
 from coterie.engines.message import HEADER_BYTES, Limits, Message
 from coterie.engines.site import Site
@@ -26,7 +27,7 @@ from coterie.engines.wire import Wire
 from coterie.runs.run import Run
 from coterie.runs.start import prepare_run
 
-REFUSED = (BadBytes, PermissionError)
+REFUSED = (BadBytes, SiteRefusal)
 
 
 class Asked(NamedTuple):
@@ -282,9 +283,9 @@ def test_a_server_cannot_make_a_site_keep_any_number_of_states():
 def test_a_personal_model_is_not_erased_by_a_call_for_newcomers():
     one = find(honest(ct.Ditto()), "train", round=2)
     assert tree_leaves(one.site.versions)
-    one.refuses(one.changed(enrolled=False), "does not train", PermissionError)
+    one.refuses(one.changed(enrolled=False), "does not train", SiteRefusal)
     measure = find(honest(ct.Ditto()), "measure", round=2)
-    measure.refuses(measure.changed(keeps_private=True), "in training", PermissionError)
+    measure.refuses(measure.changed(keeps_private=True), "in training", SiteRefusal)
 
 
 def test_a_welcome_never_takes_a_site_back_to_its_beginning():
@@ -294,7 +295,7 @@ def test_a_welcome_never_takes_a_site_back_to_its_beginning():
     later = find(asked, "train", round=3)
     assert START not in later.site.versions
     from_start = later.changed(accepted=START)._replace(initial_payload=initial_payload)
-    later.refuses(from_start, "has private states already", PermissionError)
+    later.refuses(from_start, "has private states already", SiteRefusal)
     later.refuses(later.message._replace(initial_payload=initial_payload), "first message")
 
 
@@ -372,38 +373,38 @@ def test_a_server_cannot_place_a_model_of_its_choice_and_take_its_gradient():
     first, gather = asked[0], find(asked, "gather")
     place = {"path": "method", "name": "place", "per_client": chosen, "shared": (), "split": None}
     training = {"keeps_private": True, "version": Version(0, "train", 1)}
-    first.refuses(first.changed(**place, **training), "does not use", PermissionError)
+    first.refuses(first.changed(**place, **training), "does not use", SiteRefusal)
     training["version"] = Version(1, "train", 1)
-    gather.refuses(gather.changed(**place, **training), "does not use", PermissionError)
+    gather.refuses(gather.changed(**place, **training), "does not use", SiteRefusal)
 
 
 def test_functions_of_the_start_run_in_round_0_and_the_others_later():
     asked = honest(ct.PFLTC(clusters=2, init="per_client"))
     place, gather = find(asked, "place", round=0), find(asked, "gather")
     message = place.changed(version=Version(1, "train", 1))
-    place.refuses(message, "only in round 0", PermissionError)
+    place.refuses(message, "only in round 0", SiteRefusal)
     message = gather.changed(version=Version(0, "train", 5))
-    gather.refuses(message, "not run in round 0", PermissionError)
+    gather.refuses(message, "not run in round 0", SiteRefusal)
 
 
 def test_a_function_that_the_settings_do_not_use_is_refused():
     one = find(honest(ct.IFCA(clusters=2, init="random")), "train")
     for name in ("first_update", "train_sent", "choose"):
-        one.refuses(one.changed(name=name), "does not use", PermissionError)
+        one.refuses(one.changed(name=name), "does not use", SiteRefusal)
 
 
 def test_a_round_after_the_last_is_refused():
     one = find(honest(ct.FedAvg()), "train", round=2)
-    one.refuses(one.changed(version=Version(3, "train", 1)), "fewer rounds", PermissionError)
+    one.refuses(one.changed(version=Version(3, "train", 1)), "fewer rounds", SiteRefusal)
 
 
 def test_a_phase_has_its_own_functions():
     asked = honest(ct.FedAvg())
     train, measure = find(asked, "train"), find(asked, "measure")
     evaluated = {"version": Version(1, "evaluate", 1), "keeps_private": False}
-    train.refuses(train.changed(**evaluated), "another phase", PermissionError)
+    train.refuses(train.changed(**evaluated), "another phase", SiteRefusal)
     trained = {"version": Version(1, "train", 2), "keeps_private": True}
-    measure.refuses(measure.changed(**trained), "another phase", PermissionError)
+    measure.refuses(measure.changed(**trained), "another phase", SiteRefusal)
     train.refuses(train.changed(split="test"), "no such split")
     measure.refuses(measure.changed(split="train"), "no such split")
 
@@ -415,7 +416,7 @@ def test_what_reports_ask_needs_the_permission_of_the_sites_owner(name):
     model = decode(one.message.shared, one.site.types)[0]
     shared = (model, torch.zeros(2, 3)) if name == "outputs" else model
     question = one.changed(name=name, split=None, shared=shared)
-    one.refuses(question, "does not permit", PermissionError)
+    one.refuses(question, "does not permit", SiteRefusal)
     site = twin(one.site)
     site.policy = replace(site.policy, allowed=frozenset({name}))
     for _ in range(5):
@@ -431,7 +432,7 @@ def test_a_function_is_answered_a_few_times_in_a_round(name, most):
     site = twin(one.site)
     for _ in range(most):
         assert site.answer(one.message) == one.reply
-    with pytest.raises(PermissionError, match="limit of answers"):
+    with pytest.raises(SiteRefusal, match="limit of answers"):
         site.answer(one.message)
     head = {"version": Version(2, one.head["version"][1], 1), "accepted": one.head["accepted"]}
     assert site.answer(one.changed(**head)), "the next round has its own budget"

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 import coterie as ct
 from cases import federation
-from coterie.core.errors import CoterieError
+from coterie.core.errors import CoterieError, SiteRefusal
 from coterie.engines.codec import BadBytes, decode, encode
 from coterie.engines.wire import Message, Site
 from coterie.runs.run import Run
@@ -90,7 +90,7 @@ def try_message(sent: SentPacket, message: Message) -> bytes | None:
     site = restored(sent)
     try:
         reply = site.answer(message)
-    except (BadBytes, PermissionError):
+    except (BadBytes, SiteRefusal):
         assert site.answer(sent.message) == sent.reply, "a refused message left a trace"
         return None
     if same_content(sent, message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from made_network import NAMES, InProcessNetwork
 
@@ -9,6 +10,7 @@ import coterie as ct
 from coterie.cli import main
 from coterie.core.errors import CoterieError
 from coterie.network.monitoring import report_site
+from coterie.network.packets import Packet, Refused, Reply, Request, read_head, write_head
 from coterie.network.participation import OWNER_REASONS
 from coterie.network.waiting import WaitPolicy
 
@@ -134,3 +136,22 @@ def test_the_commands_of_an_owner(tmp_path, monkeypatch, capsys):
     assert "coterie-site is not the state folder of a site: give --state" in capsys.readouterr().err
     assert main(["network", "leave", "states/ash"]) == 2
     assert "give the folder of the site as --state" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"fingerprint": "0"}, "the model mlp:4 differs at this site"),
+        ({"method": "unknown"}, "its method is not in this site's library"),
+    ],
+)
+def test_terms_that_a_site_refuses_are_no_failure_of_its_table(change, reason, tmp_path):
+    """The server gets the reason, and the node continues."""
+    network = InProcessNetwork(tmp_path, CFL)
+    network.begin()
+    site = network.transport.sites["oak"]
+    terms = msgspec.structs.replace(site.session.terms, **change)
+    request = Request(experiment="1" * 16, epoch=1, sequence=1, body=terms)
+    reply = read_head(site.handle(Packet(write_head(request), {})).head, Reply)
+    assert reply.body == Refused(reason)
+    assert site.fault is None

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from coterie.core.contract import Data, Rows
 from coterie.core.declarations import Declaration
+from coterie.core.errors import SiteRefusal
 from coterie.core.params import nbytes
 from coterie.core.task import Batch
 
@@ -144,10 +145,10 @@ def follow(root: Any, path: str) -> Any:
     """The object at a path of dataclass fields.
 
     Raises:
-        PermissionError: If the path leaves the dataclass fields.
+        SiteRefusal: If the path leaves the dataclass fields.
     """
     for word in path.split(".") if path else []:
         if not is_dataclass(root) or word not in {f.name for f in fields(root)}:
-            raise PermissionError(f"{path!r} is not part of the method")
+            raise SiteRefusal(f"{path!r} is not part of the method")
         root = getattr(root, word)
     return root

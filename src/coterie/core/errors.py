@@ -243,3 +243,7 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> CoterieError:
     if nearest:
         return CoterieError(f"unknown {what} {name!r}: did you mean {nearest[0]!r}?")
     return CoterieError(f"unknown {what} {name!r}: there are: {', '.join(known)}.")
+
+
+class SiteRefusal(Exception):
+    """A request that the policy of a site does not permit; the server gets the text."""

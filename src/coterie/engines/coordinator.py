@@ -16,13 +16,14 @@ from torch.utils._pytree import tree_leaves
 from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.core.call import START, Call, Phase, Version
 from coterie.core.contract import Algorithm
+from coterie.core.errors import SiteRefusal
 from coterie.engines.codec import BadBytes, Types, decode, encode
 from coterie.engines.loop import add_axis
 from coterie.engines.message import Message
 
 HEADER = 64 * 1024  # bytes for names, shapes and plain values
 PHASES: tuple[Phase, ...] = ("start", "train", "evaluate")
-Reply = bytes | BadBytes | PermissionError | None  # an upload, a site's refusal, or no answer
+Reply = bytes | BadBytes | SiteRefusal | None  # an upload, a site's refusal, or no answer
 
 
 class SiteCoordinator:
@@ -83,7 +84,7 @@ class SiteCoordinator:
         first_contacts = int(message.initial_payload is not None)
         if isinstance(reply, bytes) and call.enrolled:  # the site has the initial payload
             self.contacted[i] = True
-        if isinstance(reply, BadBytes | PermissionError):
+        if isinstance(reply, BadBytes | SiteRefusal):
             part = aggregator.reject([(int(at), f"it refused the message: {reply}")])
         elif reply is None:
             part = aggregator.record_absent([int(at)])

@@ -2,7 +2,7 @@
 
 A site runs only client functions that the run's settings use, in the rounds and as often as they
 are declared, on data that never leave it. For any message, `Site.answer` returns an upload or
-raises BadBytes or PermissionError. The error reveals nothing about the site's samples and leaves
+raises BadBytes or SiteRefusal. The error reveals nothing about the site's samples and leaves
 the site unchanged.
 """
 
@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from coterie.core.call import START, EvaluationData, Version, follow
 from coterie.core.contract import Data, Declaration, at_round
+from coterie.core.errors import SiteRefusal
 from coterie.core.task import Batch, Task
 from coterie.engines.codec import BadBytes, Types, decode, encode
 from coterie.engines.evaluate import Evaluation
@@ -58,21 +59,21 @@ class SitePolicy:
         """Look up the client function that a message names.
 
         Raises:
-            PermissionError: If the run does not use it in this round and phase.
+            SiteRefusal: If the run does not use it in this round and phase.
         """
         moment = head.call_version
         if self.rounds is not None and moment.round > self.rounds:
-            raise PermissionError("the run has fewer rounds")
+            raise SiteRefusal("the run has fewer rounds")
         owner = follow(at_round(self.root, moment.round), head.path)
         declaration = getattr(getattr(type(owner), head.name, None), "declaration", None)
         if not isinstance(declaration, Declaration):
-            raise PermissionError("that is not a client function")
+            raise SiteRefusal("that is not a client function")
         if not declaration.when(owner):
-            raise PermissionError("the run does not use that function")
+            raise SiteRefusal("the run does not use that function")
         if declaration.rounds == "start" and moment.round > 0:
-            raise PermissionError("that function runs only in round 0")
+            raise SiteRefusal("that function runs only in round 0")
         if declaration.rounds == "later" and moment.round == 0:
-            raise PermissionError("that function does not run in round 0")
+            raise SiteRefusal("that function does not run in round 0")
         self._check_phase(head)
         return getattr(owner, head.name)
 
@@ -83,13 +84,13 @@ class SitePolicy:
         if is_evaluation(head):
             expected = "evaluate"
             if head.name not in {*SCORES, *self.allowed}:
-                raise PermissionError("this site's owner does not permit that function")
+                raise SiteRefusal("this site's owner does not permit that function")
         if phase != expected:
-            raise PermissionError("that function belongs to another phase of the run")
+            raise SiteRefusal("that function belongs to another phase of the run")
         if head.keeps_private != (phase == "train"):
-            raise PermissionError("private states change only in training")
+            raise SiteRefusal("private states change only in training")
         if head.keeps_private and not head.enrolled:
-            raise PermissionError("a client without a private state does not train")
+            raise SiteRefusal("a client without a private state does not train")
 
     def max_answers(self, fn: Any, head: Head) -> float:
         """How often a function is answered per round and phase, repeats included."""
@@ -131,7 +132,7 @@ class Site:
 
         Raises:
             BadBytes: If the message is malformed or does not fit this run.
-            PermissionError: If the site's policy does not permit the call.
+            SiteRefusal: If the site's policy does not permit the call.
         """
         read = self.policy.reader
         own = read.own(message.own)
@@ -139,7 +140,7 @@ class Site:
         fn = self.policy.function(head)
         requested = (head.call_version.round, head.call_version.phase, head.path, head.name)
         if self.answered[requested] >= self.policy.max_answers(fn, head):
-            raise PermissionError("the limit of answers to that function in this round is reached")
+            raise SiteRefusal("the limit of answers to that function in this round is reached")
         shared = read.tree(message.shared)
         data = self._data(own)
         initial_payload = None
@@ -186,7 +187,7 @@ class Site:
     def _check_sample_count(self, part: str) -> None:
         """Refuse evaluation on so few samples that scores would reveal single ones."""
         if int(self.parts[part].mask.sum()) < self.policy.min_rows_to_report:
-            raise PermissionError("this site has too few samples to be evaluated on")
+            raise SiteRefusal("this site has too few samples to be evaluated on")
 
     # -- private states
     def _read_initial_payload(self, raw: bytes, head: Head) -> Any:
@@ -194,7 +195,7 @@ class Site:
         if not head.enrolled or head.start_version != START:
             raise BadBytes("an initial payload is only valid in a client's first message")
         if self.versions and START not in self.versions:
-            raise PermissionError("this site has private states already")
+            raise SiteRefusal("this site has private states already")
         initial_payload = self.policy.reader.tree(raw)
         if form(initial_payload) != self.policy.initial_payload_form:
             raise BadBytes("the initial payload does not have the structure of this method")

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 
 from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.core.call import Call
+from coterie.core.errors import SiteRefusal
 from coterie.core.task import Task
 from coterie.data.federation import Federation
 from coterie.engines.clients import SimulatedClients
@@ -73,7 +74,7 @@ class Wire(SiteCoordinator):
         """The site's reply; None if there is none."""
         try:
             return self.tamper(i, self.sites[i].answer(message))
-        except (BadBytes, PermissionError) as e:
+        except (BadBytes, SiteRefusal) as e:
             return e
 
     # -- checkpoints

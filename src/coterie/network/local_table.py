@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from coterie import models
-from coterie.core.errors import CoterieError
+from coterie.core.errors import CoterieError, SiteRefusal
 from coterie.core.task import Batch, Task
 from coterie.data.curvature import estimate_curvatures
 from coterie.data.federation import Federation
@@ -139,7 +139,7 @@ class LocalTable:
         """Return the column statistics that leave this site before the first round.
 
         Raises:
-            PermissionError: The run exceeds the owner's limits.
+            SiteRefusal: The run exceeds the owner's limits.
             SiteFailure: The table cannot be used.
         """
         self.check_owner(body.data, body.run)
@@ -151,12 +151,12 @@ class LocalTable:
         return SiteDescription(description, {name: int(n[0]) for name, n in rows._asdict().items()})
 
     def check_owner(self, data: DataTerms, run: RunTerms) -> None:
-        """Raise PermissionError if a run exceeds the owner's limits."""
+        """Raise SiteRefusal if a run exceeds the owner's limits."""
         if self.owner.label not in (None, data.label):
-            raise PermissionError(f"its owner allows only the label {self.owner.label}")
+            raise SiteRefusal(f"its owner allows only the label {self.owner.label}")
         fewest = min(data.min_rows_to_report, run.min_rows_to_report)
         if fewest < self.owner.min_rows_to_report:
-            raise PermissionError(
+            raise SiteRefusal(
                 f"its owner requires min_rows_to_report of {self.owner.min_rows_to_report} or "
                 f"more, not {fewest}"
             )
@@ -179,7 +179,7 @@ class LocalTable:
         """Encode the rows and build what the site needs to answer the calls of a run.
 
         Raises:
-            PermissionError: The model differs here, or the method is not in the library.
+            SiteRefusal: The model differs here, or the method is not in the library.
             SiteFailure: The table does not fit the terms.
         """
         table = self._read(terms.data)
@@ -189,9 +189,7 @@ class LocalTable:
             fed = apply_data_options(table.encode(schema), options)
             task = build_task(fed.roster, terms.model, options, owner)
             if model_fingerprint(task) != terms.fingerprint:
-                raise PermissionError(
-                    f"the model {sanitize_text(terms.model)} differs at this site"
-                )
+                raise SiteRefusal(f"the model {sanitize_text(terms.model)} differs at this site")
             method = read_method(terms)
             losses = scale_losses(method, task, fed, options, terms.clients)
             clients = SimulatedClients(task, losses)
@@ -225,7 +223,7 @@ def build_task(roster: Roster, model: str, options: Options, owner: OwnerPolicy)
         with torch.device("meta"):  # allocates no memory
             parameters = sum(p.numel() for p in factory().parameters())
         if parameters > owner.max_parameters:
-            raise PermissionError(
+            raise SiteRefusal(
                 f"its model has {parameters} parameters, and the owner of this site allows "
                 f"{owner.max_parameters}"
             )

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from coterie.core.errors import CoterieError
+from coterie.core.errors import CoterieError, SiteRefusal
 from coterie.core.version import __version__
 from coterie.engines.codec import BadBytes, decode
 from coterie.engines.message import Message
@@ -115,7 +115,7 @@ class NetworkSite:
         pieces: dict[str, bytes] = {}
         try:
             body, pieces = self._dispatch(request, packet.pieces)
-        except (BadBytes, PermissionError) as e:
+        except (BadBytes, SiteRefusal) as e:
             body = Refused(str(e))
         except SiteFailure as e:
             body = Failed(str(e))
@@ -164,7 +164,7 @@ class NetworkSite:
     # -- handshake
     def _check_version(self, version: str) -> None:
         if version != __version__:
-            raise PermissionError(
+            raise SiteRefusal(
                 f"it has coterie {__version__}, and the server has {sanitize_text(version)}"
             )
 
@@ -176,7 +176,7 @@ class NetworkSite:
         with self.failures.report_as(BAD_STATES):
             stored = folder.read_terms()
         if stored is not None and stored.terms != terms:
-            raise PermissionError("this experiment has other terms at this site")
+            raise SiteRefusal("this experiment has other terms at this site")
         if stored is not None:
             self._open_session(request.experiment)
             return Done()
@@ -210,7 +210,7 @@ class NetworkSite:
         with self.failures.report_as(BAD_STATES):
             stored = folder.read_terms()
         if stored is None:
-            raise PermissionError("this site has not agreed to this experiment")
+            raise SiteRefusal("this site has not agreed to this experiment")
         run = self.local.build_run(stored.terms)
         site = Site(run.policy, run.parts)
         with self.failures.report_as(BAD_STATES):
@@ -232,7 +232,7 @@ class NetworkSite:
         """
         session = self._open_session(request.experiment)
         if request.number < session.last:
-            raise PermissionError("it is older than the last request that this site answered")
+            raise SiteRefusal("it is older than the last request that this site answered")
         return session
 
     def _call(self, request: Request, message: Message) -> bytes:
@@ -259,7 +259,7 @@ class NetworkSite:
         local.versions = session.site.versions
         upload, _ = decode(local.answer(message), local.types)
         if "model" not in upload.values:
-            raise PermissionError("the call does not return a model")
+            raise SiteRefusal("the call does not return a model")
         with self.failures.report_as(NOT_WRITTEN):
             shutil.rmtree(session.folder.model, ignore_errors=True)
             trained = session.run.trained(session.terms.model)

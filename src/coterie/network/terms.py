@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from msgspec.structs import asdict
 
 from coterie.core.contract import Algorithm, check_settings
-from coterie.core.errors import CoterieError
+from coterie.core.errors import CoterieError, SiteRefusal
 from coterie.data.schema import Schema
 from coterie.data.table_options import TableOptions
 from coterie.engines.codec import BadBytes
@@ -67,14 +67,14 @@ def read_method(terms: Terms) -> Algorithm:
     """Return the agreed method, one of the library; a site runs no file that it receives.
 
     Raises:
-        PermissionError: The method is unknown, or a setting names a file.
+        SiteRefusal: The method is unknown, or a setting names a file.
         BadBytes: The settings are invalid.
     """
     known = registry.methods()
     if terms.method not in known:
-        raise PermissionError("its method is not in this site's library")
+        raise SiteRefusal("its method is not in this site's library")
     if any(terms.settings.get(name) is not None for name in SERVER_ONLY):
-        raise PermissionError("a setting of its method names a file")
+        raise SiteRefusal("a setting of its method names a file")
     with as_bad_bytes("the settings of its method are invalid"):
         return restore_method(known[terms.method], terms.settings, "the server's message")
 
