@@ -86,6 +86,8 @@ def test_methods_are_judged_by_the_true_groups_or_by_those_of_the_best_method():
     }
     assert choose_grouping(["one", "two"], by_method).whose == "those found by two"
     assert choose_grouping(["one"], by_method) is None
+    all_in_group_1 = {"one": statistics([1] * 4, np.ones(4, dtype=int))}
+    assert choose_grouping(["one"], all_in_group_1) is None
     by_method["two"] = statistics([1] * 4, GROUPS, truth=truth)
     by = choose_grouping(["one", "two"], by_method)
     assert (by.word, by.groups.tolist()) == ("true group", truth.tolist())

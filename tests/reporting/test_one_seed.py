@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ from made_up import GROUPS, grouped, scored, statistics
 from small_runs import HOW
 
 import coterie as ct
+from coterie.reporting import describe_unfinished
 from coterie.reporting.clients import describe_client_scores, scores_by_client
 from coterie.reporting.model_fit import GroupScores, describe_group_scores
+from coterie.reporting.overview import describe_names
 from coterie.reporting.page import name_one_seed
 
 OF_ONE_SEED = (
@@ -75,3 +78,17 @@ def test_boxes_are_explained_where_there_are_any():
     few = GroupScores("accuracy", list("abcd"), np.array([0, 0, 1, 1]), {"ifca": np.ones(4)})
     assert "box" not in describe_group_scores(few)
     assert "box" in describe_group_scores(few._replace(groups=np.zeros(4, dtype=int)))
+
+
+def test_seeds_that_stopped_in_different_rounds_are_told_apart():
+    runs = [scored([0.5] * rounds, seed) for seed, rounds in enumerate((3, 5, 10))]
+    runs = [replace(run, options=replace(run.options, rounds=9)) for run in runs]
+    assert describe_unfinished("m", runs) == [
+        "m stopped after rounds 2 and 4 of 9 with 2 of 3 seeds: results are from those rounds."
+    ]
+
+
+def test_a_method_with_settings_in_its_label_is_explained():
+    assert describe_names(["fedavg lr=0.1"], [], "accuracy").startswith(
+        "fedavg lr=0.1 trains one model for all clients"
+    )

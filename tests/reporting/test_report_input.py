@@ -56,6 +56,12 @@ def test_runs_on_different_data_are_refused(results, tmp_path):
     fewer = ct.run(ct.FedAvg(**HOW), two_kinds().subset(range(5)), "softmax", rounds=1, seed=1)
     with pytest.raises(ct.CoterieError, match="different data"):
         ct.report([results[0], fewer], tmp_path / "page.html")
+    same_seed = [
+        ct.run(ct.FedAvg(**HOW), two_kinds(seed=draw), "softmax", rounds=1, seed=1)
+        for draw in (0, 1)
+    ]
+    with pytest.raises(ct.CoterieError, match="different data"):
+        ct.report([results[0], *same_seed], tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 
 

@@ -77,7 +77,8 @@ def report(
         path: The page. An existing file is replaced only if it is a report or empty.
         target: The accuracy or MSE whose cost in rounds and bytes is shown; None: 95 % of the best
             final accuracy, or 105 % of the lowest MSE.
-        warn: Called with a sentence for each missing part; the page shows these sentences as well.
+        warn: Called with a sentence for each missing part, which the page shows as well, and for
+            each table that was not replaced.
         model: As in `ct.load`.
         trust: As in `ct.load`.
 
@@ -169,14 +170,18 @@ def load_statistics(methods: Methods) -> tuple[dict[str, ClientStatistics], list
 def describe_unfinished(label: str, runs: Sequence[RunRecord]) -> list[str]:
     """Say that runs of a method stopped before their last round; empty if none did."""
     if runs[0].options.stop_after is not None:
-        return []  # early stopping
+        return []  # with early stopping, fewer rounds are normal
     ends = [(run.history[-1]["round"], run.options.rounds) for run in runs if not run.diverged]
     short = [(done, planned) for done, planned in ends if done < planned]
     if not short:
         return []
     which = f" with {len(short)} of {len(runs)} seeds" if len(short) < len(runs) else ""
-    done, planned = short[0]
-    return [f"{label} stopped after round {done} of {planned}{which}: results are from that round."]
+    rounds = sorted({done for done, _ in short})
+    _, planned = short[0]
+    when, source = f"round {rounds[0]}", "that round"
+    if len(rounds) > 1:
+        when, source = f"rounds {join_names(list(map(str, rounds)))}", "those rounds"
+    return [f"{label} stopped after {when} of {planned}{which}: results are from {source}."]
 
 
 def explain(error: Exception, run: RunRecord) -> str:

@@ -79,7 +79,7 @@ def choose_grouping(
         if own.truth is not None:
             return Grouping(own.truth, "the true ones", "true group", own.fingerprint)
     for label, own in ranked:
-        if own.groups is not None and own.groups.max() > 0:
+        if own.groups is not None and len(np.unique(own.groups[own.groups >= 0])) > 1:
             return Grouping(own.groups, f"those found by {label}", "group", own.fingerprint)
     return None
 

@@ -25,7 +25,7 @@ class ScoresBySite(NamedTuple):
     names: tuple[str, ...]
     values: np.ndarray  # [sites]; NaN: not measured
     rows: np.ndarray  # [sites] test rows
-    constant: np.ndarray | None = None  # [sites] of a constant prediction; NaN: perfect
+    constant: np.ndarray | None = None  # [sites] of a constant; NaN: it is perfect, do not judge
 
 
 BySeed = Mapping[int, ScoresBySite]  # the runs of one method
@@ -142,8 +142,12 @@ def bootstrap_difference(gaps: np.ndarray, rows: np.ndarray) -> ScoreDifference:
 def seed_effects(gaps: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return the effect of each seed on the gaps of all sites, [seeds].
 
+    The effect is the deviation of the seed's mean gap, shrunk by the share of the variance between
+    seeds that sites explain: deviation · √(1 − variance by chance / variance between seeds), with a
+    correction for few seeds.
+
     Every seed also splits each site's rows differently. This part of the variance between seeds is
-    already in the resampling of sites, so it is subtracted.
+    the variance by chance; it is already in the resampling of sites.
     """
     seeds, sites = gaps.shape
     if seeds == 1:
@@ -152,13 +156,13 @@ def seed_effects(gaps: np.ndarray, rows: np.ndarray) -> np.ndarray:
     mean_of_seed = (share * gaps).sum(1)
     mean_of_site = (rows * gaps).sum(0) / rows.sum(0)
     deviation = mean_of_seed - mean_of_seed.mean()
-    leftover = gaps - mean_of_site - deviation[:, None]
-    by_chance = (share**2 * leftover**2).sum() / (seeds - 1) * sites / (sites - 1)
-    spread = (deviation**2).sum() / (seeds - 1)
-    if spread <= by_chance:
+    residual = gaps - mean_of_site - deviation[:, None]
+    variance_by_chance = (share**2 * residual**2).sum() / (seeds - 1) * sites / (sites - 1)
+    variance_of_seeds = (deviation**2).sum() / (seeds - 1)
+    if variance_of_seeds <= variance_by_chance:
         return np.zeros(seeds)
-    few_seeds = seeds / (seeds - 1)
-    return deviation * np.sqrt((1 - by_chance / spread) * few_seeds)
+    correction = seeds / (seeds - 1)
+    return deviation * np.sqrt((1 - variance_by_chance / variance_of_seeds) * correction)
 
 
 def widening_factor(rows: np.ndarray) -> float:

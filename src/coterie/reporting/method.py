@@ -30,7 +30,7 @@ from coterie.reporting.overview import format_value
 from coterie.reporting.run_records import RunRecord
 from coterie.reporting.text import TextTable
 
-DRAWN = ("curve", "transitions", "sizes")  # notes that have a figure
+DRAWN = ("curve", "transitions", "sizes")  # notes that the table leaves out
 
 
 # ------------------------------------------------------------------------------ notes

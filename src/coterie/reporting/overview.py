@@ -18,7 +18,7 @@ from coterie.data.site_columns import SiteColumns, describe_nearly_empty
 from coterie.metrics import METRICS
 from coterie.reporting.run_records import Methods, RunRecord
 from coterie.reporting.text import NOTHING, TextTable, capitalise, join_names
-from coterie.reporting.verdict import ONE_EACH, ONE_FOR_ALL
+from coterie.reporting.verdict import ONE_EACH, ONE_FOR_ALL, method_name
 
 MOST_TITLED = 5  # methods in the title
 MOST_NAMED = 5  # unseen clients
@@ -81,11 +81,12 @@ def describe_names(methods: Sequence[str], with_groups: Collection[str], metric:
     """
     parts = []
     for label in methods:
-        if label in ONE_FOR_ALL:
+        name = method_name(label)
+        if name in ONE_FOR_ALL:
             parts.append(f"{label} trains one model for all clients")
-        elif label == "local":
+        elif name == "local":
             parts.append(f"{label} trains a model for each client separately")
-        elif label in ONE_EACH:
+        elif name in ONE_EACH:
             parts.append(f"{label} trains a model for each client that also learns from the others")
     grouping = [label for label in methods if label in with_groups]
     if grouping:
@@ -160,7 +161,7 @@ def provenance(methods: Methods) -> Provenance:
     every_run = [run for runs in methods.values() for run in runs]
     commands = set()
     for words in (run.command for run in every_run if run.command):
-        program = Path(words[0]).name  # without its folder, as the files below
+        program = Path(words[0]).name  # no folder, as in `shorten_word` for arguments
         start = ["coterie"] if program in ("coterie", "__main__.py") else ["python", program]
         commands.add(shlex.join([*start, *map(shorten_word, words[1:])]))
     settings = {}

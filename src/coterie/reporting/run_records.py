@@ -56,8 +56,8 @@ class RunRecord:
     version: str = __version__  # of Coterie
     label: str = ""  # method name, plus the settings that distinguish it from other runs
     model: Model = None  # if the folder cannot name it
-    trust: Trust = ()  # hashes of Python files that the folder may load
-    diverged: bool = False  # training stopped early: the last scores are from before
+    trust: Trust = ()  # hashes of the user's Python files that may be run
+    diverged: bool = False  # training diverged and stopped; the last scores are from before that
 
     @property
     def seed(self) -> int:
@@ -77,7 +77,7 @@ class RunRecord:
 
     @property
     def home(self) -> Path | None:
-        """The folder that the seeds of one command share; None if the run has no folder."""
+        """The folder that the seeds of one method share; None if the run has no folder."""
         if self.folder is None:
             return None
         path = self.folder.resolve()
@@ -109,7 +109,7 @@ class RunRecord:
         """The final scores and total cost as one flat row, as in the table of `coterie compare`."""
         last = next(row for row in reversed(self.history) if self.metric in row)
         if self.diverged:
-            last = {**last, self.metric: None}
+            last = {**last, self.metric: None}  # as `has_diverged` expects
         cost = {
             name: sum(row[name] for row in self.history)
             for name in ("seconds", "bytes_down", "bytes_up")
@@ -188,8 +188,10 @@ def load_runs(
         raise CoterieError(
             f"{first.place} has no test scores yet: train it, or give its clients test rows."
         )
-    for other in shown[1:]:
-        check_same_data(shown[0], other)
+    first_of_seed = {shown[0].seed: shown[0]}
+    for record in shown[1:]:
+        check_same_data(first_of_seed.get(record.seed, shown[0]), record)
+        first_of_seed.setdefault(record.seed, record)
     return label_runs(share_fingerprints(shown)), skipped
 
 
@@ -321,7 +323,7 @@ def label_runs(records: list[RunRecord]) -> list[RunRecord]:
     """
 
     def is_other_seed(one: RunRecord, other: RunRecord) -> bool:
-        # one command trained both: settings differ only where they were fitted to the data
+        # seeds of one command belong to one label, even if their fitted step sizes differ
         return one.seed != other.seed and one.home is not None and one.home == other.home
 
     def settings(record: RunRecord) -> dict[str, Any]:
