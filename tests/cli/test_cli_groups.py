@@ -83,7 +83,7 @@ def test_members_are_named_beyond_45_sites(coterie) -> None:
 def test_groups_of_one_client_each_are_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     print_groups([run(members={"0": ["school 10"], "2": ["school 9"], "3": ["x"]})])
     assert capsys.readouterr().out == (
-        "ifca: no two sites are alike; every group has one client, as in local: school 9, "
+        "ifca: no two clients are alike; every group has one client, as in local: school 9, "
         "school 10, x\n"
     )
     print_groups([run(members={"0": ["only one"]})])

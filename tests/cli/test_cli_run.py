@@ -66,6 +66,16 @@ def test_the_table_says_of_how_many_clients_its_scores_are(coterie, tiny):
     assert "over the 8 clients" in outcome.out and "Scores are those" not in outcome.out
 
 
+def test_the_table_does_not_count_clients_with_too_few_rows(coterie, sites):
+    rows = "\n".join(f"{n},{n % 5},{n % 2}" for n in range(100))
+    (sites / "site0.csv").write_text(f"age,dose,outcome\n{rows}\n")
+    outcome = coterie(
+        "run fedavg --data folder:sites --label outcome --rounds 1",
+        "--min-rows-to-report 10 --out out",
+    )
+    assert "Scores are those of 1 of the 3 clients." in outcome.out
+
+
 def test_two_runs_in_one_second_get_two_folders(coterie, tiny, tmp_path):
     for _ in range(2):
         assert coterie("run local", tiny, "--quiet").status == 0

@@ -3,11 +3,12 @@
 The norm of an update is ‖value − start‖: how far the uploaded values are from the model that the
 client started from.
 
-Let the typical norm be the largest third quartile of update norms in any exchange of the same kind
-so far (see `engines/exchange.py`), and c the clipping factor. An update with a norm above c times
-the typical norm is rescaled to the typical norm, so it counts as much as any other client's. It is
-not rejected because it may be honest: in some data one client is far from the others. Above c²
-times the typical norm it is rejected, because no training that converges produces it.
+Let c be the clipping factor, and the typical norm the largest third quartile of update norms in any
+exchange of the same kind so far, where one exchange raises it at most c times (see
+`engines/exchange.py`). An update with a norm above c times the typical norm is rescaled to the
+typical norm, so it counts as much as any other client's. It is not rejected because it may be
+honest: in some data one client is far from the others. Above c² times the typical norm it is
+rejected, because no training that converges produces it.
 
 The typical norm never decreases. Updates shrink during training, in some clusters earlier than in
 others; relative to the last round alone, the clients that still learn would be outliers.

@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        argv: The words after `coterie`. None: those of this process, which then exits.
+        argv: The words after `coterie`. None: those of this process.
 
     Returns:
         The exit status: 0; 2 for bad input; 130 for Ctrl-C; 141 for a closed pipe; 1 for a bug.

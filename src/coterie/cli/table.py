@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -44,20 +45,21 @@ INDENT = "  "
 
 # ------------------------------------------------------------------------------ one run
 def summary_row(result: Result) -> Row:
-    """Summarise a run in one flat row: the last evaluation, and the total cost."""
+    """Summarise a run in one row: the last evaluation, groups, warnings and the total cost."""
     scores = {k: v for k, v in result.final.items() if k not in NOT_SCORES}
     folder = None
     if result.folder is not None:
         folder = str(result.folder)
     kind = result.trained.roster.kind
     honest = len(result.names) - result.options.attackers_among(len(result.names))
+    evaluated = int(np.isfinite(result.per_client["rows"]).sum()) if result.per_client else 0
     return {
         **scores,
         "method": result.method.name,
         "seed": result.options.seed,
         "kind": kind,
         "clients": len(result.names),
-        "evaluated": min(result.options.eval_clients or honest, honest),
+        "evaluated": evaluated,
         "attackers": len(result.names) - honest,
         "folder": folder,
         "rounds": result.history[-1]["round"],
@@ -164,7 +166,7 @@ def print_table(runs: Sequence[Row]) -> None:
         print(textwrap.fill(sentence, LINE))
     first = runs[0]
     if first["evaluated"] < first["clients"]:
-        honest = "honest " if first["attackers"] else ""
+        honest = "honest clients " if first["attackers"] else ""
         print(
             f"Scores are those of {first['evaluated']} {honest}of the {first['clients']} clients."
         )
@@ -173,7 +175,7 @@ def print_table(runs: Sequence[Row]) -> None:
 def describe_conclusions(comparison: Comparison) -> list[str]:
     """State the best method, whether groups help, and which models are useless, as in the report.
 
-    For a single method, only the last.
+    For a single method, only the last, and the verdict if it diverged.
     """
     sentences = []
     verdict = describe_verdict(comparison)
@@ -202,7 +204,7 @@ def print_groups(runs: Sequence[Row]) -> None:
         members = run["members"]
         if len(members) > 1 and all(len(names) == 1 for names in members.values()):
             names = sorted((name for (name,) in members.values()), key=natural_key)
-            start = f"{title}: no two sites are alike; every group has one client, as in local"
+            start = f"{title}: no two clients are alike; every group has one client, as in local"
             print(describe_names(start, names, file_of(run), line_width()))
         elif listed:
             for group, names in members.items():

@@ -76,11 +76,13 @@ class Upload(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Sends row `index[i]` of `table` to client i, so that K models are never copied N times.
+    """Sends row `index[i]` of `table` to the i-th selected client, without copying any row.
+
+    So K models are not copied n times, once for each client.
 
     Args:
         table: A nest of tensors [K, ...].
-        index: int64 [N].
+        index: int64 [n], in the order of the `clients` of the exchange.
 
     Example:
         >>> import torch
@@ -245,9 +247,9 @@ class Ask(Protocol):
 
         Args:
             fn: A method of the algorithm that is marked `@client`.
-            clients: int64 [N], ids of clients; default: the participants of this round.
+            clients: int64 [n], ids of clients; default: the participants of this round.
             shared: Tensors that every client gets.
-            per_client: A nest of [N, ...] tensors and `Rows`; client i gets row i.
+            per_client: A nest of [n, ...] tensors and `Rows`; the client `clients[i]` gets row i.
             static: Plain numbers and strings, the same for every client.
             reduce: "sum" returns `Sums`, "stack" returns `Stack`.
             stream: Exchanges of a round with the same stream use the same randomness.

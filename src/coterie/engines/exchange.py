@@ -64,8 +64,8 @@ class RoundContext:
     bytes_down: int = 0
     bytes_up: int = 0
     bytes_of_initial_payloads: int = 0  # sent to clients at their first contact
-    exchange: int = 0
-    tags: Counter[str] = field(default_factory=Counter)
+    exchange: int = 0  # number of exchanges so far
+    tags: Counter[str] = field(default_factory=Counter)  # calls of `rng`, by tag
 
     @property
     def is_robust(self) -> bool:
@@ -123,7 +123,8 @@ class RoundContext:
             enrolled: Whether the clients have a private state, as in `Call`.
 
         Raises:
-            Diverged: If most updates of the round are rejected.
+            Diverged: If most updates of an exchange are rejected that has at least half as many
+                clients as the round has participants.
         """
         ids = self.participants if clients is None else clients
         self.exchange += 1
@@ -194,7 +195,8 @@ class RoundContext:
         self._log_rejected(call, result, present)
         answers = len(present) - len(result.absent)
         is_most_of_the_round = 2 * len(present) >= len(self.participants)
-        are_several = len(result.rejected) >= min(2, len(self.all_clients))  # or the only client
+        # one rejected client is not enough, unless the run has only one
+        are_several = len(result.rejected) >= min(2, len(self.all_clients))
         if is_most_of_the_round and are_several and 2 * len(result.rejected) > answers:
             lr = getattr(call.fn.__self__, "lr", "not set")  # type: ignore[attr-defined]
             raise Diverged(
@@ -239,7 +241,7 @@ class Guard:
     clip_factor: float | None = None  # clip updates above this multiple of the typical norm
     robust: RobustRule = PLAIN_MEAN
     attack: Attack | None = None
-    typical_norms: dict[str, float] = field(default_factory=dict)  # by kind of value
+    typical_norms: dict[str, float] = field(default_factory=dict)  # by `value_key`
     # clients that the log has named
     logged_rejected: set[int] = field(default_factory=set)
     logged_clipped: set[int] = field(default_factory=set)
@@ -306,6 +308,8 @@ class Guard:
     ) -> None:
         """Update the typical norms: the largest third quartile of any exchange so far.
 
+        One exchange raises a typical norm at most to `clip_factor` times its former value.
+
         Args:
             call: The exchange.
             result: Its finished aggregate.
@@ -340,6 +344,7 @@ class Guard:
             return torch.zeros(n, dtype=torch.bool)
         if n <= CALIBRATION_CLIENTS:
             return torch.ones(n, dtype=torch.bool)
+        # the name of the stream determines the random numbers: do not change it
         keys = randomness.keys(call.client_keys, call.version.round, "first to ask")
         drawn = randomness.uniform(keys).argsort()[:CALIBRATION_CLIENTS]
         return torch.zeros(n, dtype=torch.bool).index_fill(0, drawn, True)

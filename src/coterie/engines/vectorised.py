@@ -1,8 +1,8 @@
 """The vectorised engine: chunks of clients of similar size under `vmap`, one thread per worker.
 
-Each worker owns a shard of the clients, whose sums are added in the order of its chunks. A worker
-that finishes early takes chunks of another shard: which thread runs a chunk does not change its
-result.
+The clients are divided into as many shards as there are workers, and the shards into chunks. All
+workers take chunks from one queue; the sums of a shard are added in the order of its chunks, so
+which thread runs a chunk does not change the result.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class ChunkQueue:
         self.lock = threading.Lock()
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Yield the chunks of this worker until none is left."""
+        """Take chunks from the queue until none is left."""
         while True:
             with self.lock:
                 chunk = next(self.left, None)

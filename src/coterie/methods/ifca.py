@@ -6,7 +6,7 @@
     F_i(θ_j)    losses             [K]
     ĵ           cluster            int64 [], the client's "cluster identity"
     s_i         Upload.weight      [K], one-hot; times n_i if `weighted`
-    M_t         ask.participants   int64 [m]
+    M_t         ask.participants   int64 [|M_t|]
     γ, τ        lr, local_steps
 
 Differences from the paper:
@@ -105,12 +105,17 @@ class IFCA(Local, Algorithm):
         "auto", "number of clusters K; auto: chosen in round 0", ge=1, literals=("auto",)
     )
     auto_by: str = setting(held_out.RULE, "rule of clusters=auto", choices=(held_out.RULE, *RULES))
-    average: str = setting("models", "option II, or I: gradients", choices=("models", "gradients"))
+    average: str = setting(
+        "models",
+        "what clients send: models (option II) or gradients (option I)",
+        choices=("models", "gradients"),
+    )
     init: str = setting("updates", "initial centres", choices=INITS, paper="random")
     start_from: str | None = setting(None, "folder of exported cluster models to start from")
     start_steps: int | None = setting(
         None,
-        "local steps of round 0 (init=updates); none: local_steps, 5 times that for auto",
+        "local steps of round 0 (init=updates); none: local_steps, or for auto 5 times that unless "
+        "step sizes are fitted to the data",
         ge=1,
     )
     sketch_size: int = setting(256, "length of the sketch of an update (init=updates)", ge=2)
@@ -146,6 +151,7 @@ class IFCA(Local, Algorithm):
         if self.average == "gradients":
             value = self.local_update(task, pick(centres, cluster), data, pair)
         else:
+            # as local_update, but reuses the first-layer outputs of the choice
             batches = self.training_batches(data, pair)
             outputs = self.start_outputs(choice)
             value = descend_from(task, centres, cluster, batches, self, outputs=outputs)  # θ̃_i
@@ -214,7 +220,7 @@ class IFCA(Local, Algorithm):
     def make_upload(
         self, value: Params, s: Tensor, data: Data, report: dict[str, Tensor]
     ) -> Upload:
-        """An upload for the clusters s [K], one-hot; shared layers count once per client."""
+        """An upload for one cluster, given as one-hot s [K]; shared layers count every client."""
         if self.weighted:
             s = s * data.size
         return Upload(self.split(value), {"apart": s, "common": s.sum()[None]}, report)
@@ -271,7 +277,7 @@ class IFCA(Local, Algorithm):
             return {**centres, **apart, **sums.mean("common", empty=centres)}
         m: float | Tensor = clients
         if self.divide == "participants":
-            m = sums.mass["common"].sum().clamp(min=1)  # counts each participant once
+            m = sums.mass["common"].sum().clamp(min=1)  # participants, or their rows if weighted
         total = {**sums.totals["apart"], **sums.totals["common"]}
         return axpy(-self.lr / m, total, centres)  # θ_j ← θ_j − (γ/m) Σ_{i∈S_j} g_i
 
@@ -339,6 +345,7 @@ class IFCA(Local, Algorithm):
         return Repeat(data.part(2 * pair + 1, 2 * self.resample), self.local_steps)
 
     # ------------------------------------------------------------------ round 0
+    # client functions that choose K for clusters=auto; see held_out.py
     sketch_fold = held_out.sketch_fold
     average_fold = held_out.average_fold
     train_fold = held_out.train_fold

@@ -17,8 +17,8 @@ makes twice as many centres, every client reports its loss under each, and the K
 the clients best (clustering/hostile.py).
 
 `clusters="auto"` chooses K by held-out losses (methods/held_out.py) or from the sketches
-(clustering/choose.py), after five times the local training unless `start_steps` is set. K then
-stays fixed.
+(clustering/choose.py), after five times the local training unless `start_steps` is set or the
+step sizes are fitted to the data (`IFCA.fit_step_sizes`). K then stays fixed.
 
 The functions run on the server. `method` is the IFCA whose settings and client functions they use.
 """
@@ -114,6 +114,7 @@ def _cluster_updates(
 
 
 def _number_of_clusters(method: Any, common: Params, sketches: Tensor, ask: Ask) -> ClusterCount:
+    """Return the given K, or choose it; and the clients that may form a cluster alone."""
     if chooses_by_held_out(method):
         return count_clusters(method, common, ask)
     if method.clusters == "auto":

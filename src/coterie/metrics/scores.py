@@ -1,8 +1,9 @@
 """Test scores: what a client sums over its samples, and the metrics computed from these sums.
 
-A client never sends a score of a single sample. It sends sums (`sum_over_samples`), and the server
-computes every metric from them: per client from the client's own sums, and pooled from the sums
-over all clients.
+A client sends no scores of its samples but their sums (`sum_over_samples`). A sum over a single
+sample is that sample's score: the option `min_rows_to_report` prevents it. The server computes
+every metric from the sums: per client from the client's own sums, and pooled from the sums over all
+clients.
 
 To add a metric, append a `Metric` to the list at the end of this file. It then appears in the rows
 of metrics.jsonl, in clients.csv, in the output of `--json` and, with `in_table=True`, in the tables
@@ -185,9 +186,9 @@ def evaluation_row(kind: Kind, sums: dict[str, Tensor], prefix: str = "") -> Row
         prefix: Put before each column name: "", "valid_" or "unseen_".
 
     Returns:
-        For each metric its pooled value, and under the suffixes `_mean`, `_std` and `_worst` its
-        summary over clients. `commonest` is the accuracy of predicting the commonest class of all
-        samples, `commonest_own` that of predicting each client's own.
+        For each metric its pooled value and, for those with `per_client`, its summary over clients
+        under the suffixes `_mean`, `_std` and `_worst`. `commonest` is the accuracy of predicting
+        the commonest class of all samples, `commonest_own` that of predicting each client's own.
     """
     pooled = _compute_metrics(kind, {k: v[None] for k, v in _sum_over_clients(sums).items()})
     clients = scores_per_client(kind, sums)

@@ -1,7 +1,8 @@
 """Checkpoints: several trees of tensors in one safetensors file.
 
 The head is JSON: plain values, and for each tree its structure and checksum. The head has a
-checksum too. Every reader verifies all of them, so no flipped bit goes unnoticed.
+checksum too. `read` verifies all of them, `read_part` those of what it reads, so no flipped
+bit goes unnoticed.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ def read(path: Path, types: Types, names: Sequence[str] = ()) -> Checkpoint:
     The checksums of the other trees are verified, too.
 
     Raises:
-        BadBytes: If anything is damaged.
+        BadBytes: If a checksum does not fit.
+        SafetensorError: If the file is not in safetensors format, such as a truncated one.
+        KeyError: If the head or a part of it is missing.
     """
     with safe_open(path, framework="pt") as f:
         head, described = _read_head(f)

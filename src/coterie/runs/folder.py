@@ -4,6 +4,7 @@ config.json      method, data, model, options, plan and fingerprints
 metrics.jsonl    a row per round
 checkpoints/     the last two, each one safetensors file
 log.txt          rejected updates, warnings
+*.csv            tables of groups and clients, written after the last round
 diverged.txt     why training stopped, if it diverged
 .lock            locked while a process trains in the folder
 network.json     in a network: what the sites agreed on, and the number of starts
@@ -255,7 +256,7 @@ class RunFolder:
             except FileNotFoundError:
                 continue  # deleted meanwhile by a process that trains here
             except (OSError, SafetensorError, ValueError, KeyError, TypeError) as e:
-                log.warning("checkpoint %s is damaged (%s): using the one before.", file.name, e)
+                log.warning("checkpoint %s is damaged (%s): trying an earlier one.", file.name, e)
         if tried:
             raise CoterieError(f"every checkpoint in {self.path} is damaged", RESTART)
         return None
@@ -276,7 +277,10 @@ class LogFile(logging.FileHandler):
 
 
 def checkpoint_round(checkpoint: Path) -> int:
-    """Return the round of a checkpoint file; −1 for other names."""
+    """Return the round of a checkpoint file; −1 for other names.
+
+    The checkpoint of a given start, before round 0, is of round −1, too: "-00001.safetensors".
+    """
     try:
         return int(checkpoint.stem)
     except ValueError:
@@ -323,7 +327,8 @@ def ensure_not_training(path: Path) -> None:
     """Raise `FolderBusy` if another process is training in a folder."""
     if not (path / LOCK).exists():
         return
-    with suppress(OSError), lock_folder(path):  # a folder that cannot be written has no training
+    # OSError: the folder cannot be written, so no process trains there; FolderBusy is no OSError
+    with suppress(OSError), lock_folder(path):
         pass
 
 

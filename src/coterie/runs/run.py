@@ -91,7 +91,8 @@ class Run:
         self.options = options
         self.folder = folder
         self.model_name = model_name
-        self.root = Evaluation(method, options.choose_on)  # all client functions of the run
+        # the method, with the client functions of evaluation
+        self.root = Evaluation(method, options.choose_on)
         self.guard = Guard(
             clip_factor=options.screen or None,
             robust=RobustRule(options.robust, options.robust_share),
@@ -100,6 +101,7 @@ class Run:
 
         self.client_keys = randomness.client_keys(roster.names, options.seed)
         self.all_clients = torch.tensor(sorted(range(len(roster)), key=roster.names.__getitem__))
+        # len(roster) counts the training clients; the ids of unseen clients follow theirs
         unseen = torch.arange(len(roster), roster.total)
         self.unseen_clients = unseen[self._have_samples(unseen, "test")]
         honest = self.all_clients
@@ -141,7 +143,7 @@ class Run:
 
         Raises:
             Interrupted: After Ctrl-C, if rounds are left.
-            Diverged: If too many updates are not finite.
+            Diverged: If most updates of an exchange are rejected.
         """
         locked = nullcontext() if self.folder is None else self.folder.training()
         with locked, finish_round_on_interrupt() as stop_requested:
@@ -215,7 +217,9 @@ class Run:
         self.history.append(row)
         self._stop_early(row)
         self.membership_reports = {}
-        if self.ended:  # not in the history: a resumed run has the same rows as an unbroken one
+        # Kept out of the row: if this run is resumed with more rounds, its rows are the same as
+        # those of a run that trained all rounds at once.
+        if self.ended:
             self.membership_reports = measure_memberships(
                 self.round_context(r, "evaluate"),
                 self.method.centres(self.state),
@@ -398,7 +402,7 @@ class Run:
             "engine": self.engine.snapshot(),
         }
         head = {
-            "usual_moves": self.guard.typical_norms,  # the key of 0.2
+            "usual_moves": self.guard.typical_norms,  # the key in checkpoints since 0.2
             "best_valid_loss": self.best_valid_loss,
             "evaluations_without_gain": self.evaluations_without_gain,
             "stopped": self.stopped,
@@ -460,7 +464,10 @@ def create_attack(options: Options, roster: Roster) -> Attack | None:
 
 
 def to_device(state: Any, task: Task) -> Any:
-    """Move the floating-point leaves of a server state to the task's device."""
+    """Move the floating-point leaves of a server state to the task's device.
+
+    Integer leaves, such as the cluster of each client, stay on the CPU, where client ids are.
+    """
     return tree_map(lambda v: v.to(task.device) if v.is_floating_point() else v, state)
 
 
