@@ -1,7 +1,7 @@
 """Statistics of one run's clients, computed once and used by several sections of a page.
 
 They come from the trained models. Some also need the training data, which a run folder may no
-longer have; these are None then.
+longer have; these are None or empty then.
 """
 
 from __future__ import annotations
@@ -168,14 +168,15 @@ def losses_under_centres(run: Run, shown: np.ndarray) -> np.ndarray | None:
 def project_clients(run: Run, shown: np.ndarray, losses: np.ndarray | None) -> Projection | None:
     """Project personal models, or losses if clients have no models of their own.
 
-    None if all clients look the same.
+    None if all clients look the same, or fewer than three have finite values.
     """
     shared, per_client = run.method.use(run.state)
     try:
         models = values_by_client(run, "model_sketch", shown, shared, per_client)
-    except (NotImplementedError, Diverged):  # predicts with a mixture, or its models are NaN
+    except (NotImplementedError, Diverged):  # a mixture of models, or NaN in a model
         models = np.zeros((len(shown), 1))
     groups = 0 if losses is None else losses.shape[1]
+    # personal: more different models than groups, and the initial one of clients not seen yet
     if len(np.unique(models.round(9), axis=0)) > max(groups, 1) + 1:
         return principal_components(models, "personal models")
     if losses is None:

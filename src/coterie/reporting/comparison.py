@@ -204,7 +204,7 @@ def load_client_scores(run: RunRecord) -> Mapping[str, np.ndarray]:
     try:
         folder, _ = RunFolder.open(run.origin)
         saved = folder.latest({}, "scores")
-    except (CoterieError, OSError, TypeError):  # the page reports a damaged run elsewhere
+    except (CoterieError, OSError, TypeError):  # damaged: no intervals; the page names lowest seeds
         return {}
     if saved is None:
         return {}

@@ -1,7 +1,8 @@
 """Figures as plain data: axes, marks and a legend. `svg.py` draws them.
 
 Colours are "#rrggbb" if they are the same on a light and a dark page, otherwise the name of a class
-in style.css: "s0" to "s5" are the shades of a sequential scale, "faint" means unknown.
+in style.css: "s0" to "s5" are the shades of a sequential scale, "faint" means unknown,
+"own" marks a client's own group.
 """
 
 from __future__ import annotations

@@ -35,12 +35,12 @@ from coterie.runs.start import (
 from coterie.runs.trained import TrainedRun
 
 log = logging.getLogger("coterie")
-Trust = str | Sequence[str]  # hashes of the Python files that a folder may name
+Trust = str | Sequence[str]  # hashes of the user's Python files that may be run
 
 
 def load_cached_data(**origin: Any) -> Federation:
     """Load the data of a run; consecutive runs on the same data share them."""
-    return _last_loaded(json.dumps(origin))
+    return _last_loaded(json.dumps(origin))  # lru_cache needs a hashable key
 
 
 @lru_cache(maxsize=1)
@@ -127,7 +127,7 @@ def load_trained(
 
 
 def restore_options(config: RunConfig, rounds: int | None = None) -> Options:
-    """Return a run's options; more rounds do not change the rounds between evaluations."""
+    """Return a run's options; evaluations stay as far apart as when the run started."""
     options = replace(config.options, eval_every=config.every)
     return options if rounds is None else options.with_rounds(rounds)
 
