@@ -110,7 +110,7 @@ def test_when_all_have_left_the_server_does_not_go_on_with_nobody(tmp_path):
     run = network.begin()
     for name in NAMES:
         wishes(network, name).leave()
-    with pytest.raises(CoterieError, match="did not reply within"):
+    with pytest.raises(CoterieError, match="all sites have left the run"):
         run.step()
 
 

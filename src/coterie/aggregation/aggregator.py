@@ -44,20 +44,20 @@ class PartialAggregate(NamedTuple):
     """The aggregate of some clients' updates. Partial aggregates of one exchange can be merged.
 
     Clients are identified by their position in the call. A finished aggregate is self-contained, so
-    it can be sent to another process and added there with `Aggregator.absorb`. Until then `updates`
-    and `norms` are None and their rows stand in the aggregator's buffers.
+    it can be sent to another process and added there with `Aggregator.absorb`. Before
+    `finish`, `updates` and `norms` are None and their rows are in the aggregator's buffers.
     """
 
     totals: dict[str, Params]  # Σ weight · value, per value name; every leaf [K, ...]
     mass: dict[str, Tensor]  # Σ weight, [K]
     accepted: Tensor  # int64 [a], positions of accepted clients
     rejected: list[tuple[int, str]]  # position and reason
-    absent: list[int]  # positions of clients that sent nothing in time
+    absent: list[int]  # positions of clients without an upload: no reply in time, or a failure
     clipped: list[int]  # positions of accepted clients whose update was clipped
     updates: Upload | None  # leaves [a, ...] in the order of `accepted`; values only if stacked
     norms: dict[str, Tensor] | None  # [a] update norms, per value name
     bytes_up: int  # bytes received
-    first_contacts: int  # clients that received the initial payload in this exchange
+    first_contacts: int  # clients that were sent the initial payload in this exchange
 
     def relabel(self, positions: Tensor) -> PartialAggregate:
         """Return this aggregate with position i replaced by `positions[i]` of a larger call."""
@@ -119,7 +119,10 @@ class Aggregator:
 
     @property
     def accepts_low_rank(self) -> bool:
-        """Whether a first layer may be a `LowRankUpdate`: values are summed and W₀ is known."""
+        """Whether a first layer may be a `LowRankUpdate`.
+
+        Values must be summed, and W₀ (`clipping.started_from`) must be known.
+        """
         return not self.keeps_values and set(self.template.values) <= set(
             self.clipping.started_from
         )
@@ -274,7 +277,10 @@ class Aggregator:
     def _find_faults(
         self, positions: Tensor, updates: Upload, norms: dict[str, Tensor]
     ) -> dict[int, str]:
-        """The reason for each rejection, by row of `updates`; the most basic fault is named."""
+        """The reason for each rejection, by row of `updates`.
+
+        The first check that fails gives the reason: finite numbers, outliers, the declaration.
+        """
         finite = finite_updates(updates, norms, len(positions))
         reasons = dict.fromkeys((~finite).nonzero()[:, 0].tolist(), NOT_FINITE)
         reasons = self.clipping.find_outliers(norms) | reasons

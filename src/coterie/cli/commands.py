@@ -94,7 +94,7 @@ NETWORK_COMMANDS = {
     ),
     "pause": Command("pause", "pause a site", "network_site.pause"),
     "unpause": Command("unpause", "let a paused site participate again", "network_site.unpause"),
-    "leave": Command("leave", "withdraw a site for good", "network_site.leave"),
+    "leave": Command("leave", "withdraw a site from its run", "network_site.leave"),
     "new": Command("new DIR", "write an app for an existing Flower network", "network_tools.new"),
 }
 

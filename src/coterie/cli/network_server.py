@@ -75,16 +75,16 @@ def server(names: list[str], argv: list[str]) -> int:
         open_messenger = messenger_factory(transport, flags.waiting())
         title = f"{spec.method.name} on {len(keys)} sites"
         try:
-            with live_page(flags, title, transport, watcher) as page:
+            with live_page(flags, title, transport, watcher) as watched:
                 if resumes and out is not None:
-                    if page is not None:
-                        page.show_folder(out)
+                    if watched is not None:
+                        watched.show_folder(out)
                     run = resume(out, open_messenger)
                 else:
                     sites = wait_for_sites(flags, sorted(keys), open_messenger)
                     run = begin(spec, sites, open_messenger, out or config_file.folder())
-                if page is not None:
-                    page.show(run)
+                if watched is not None:
+                    watched.show(run)
                 serve(run, watcher.follow(run.method.name, run))
         finally:
             transport.close()
@@ -110,7 +110,7 @@ def live_page(
     if flags.minimum_sites is not None:
         starts = (
             f"The run starts when all sites are connected, or {flags.wait:g} seconds after the "
-            f"server if {flags.minimum_sites} of them are."
+            f"server starts if at least {flags.minimum_sites} of them are."
         )
     token = os.environ.get(TOKEN) or page_token(Path(flags.certs))
     watched = WatchedServer(transport, title, starts)
@@ -156,6 +156,7 @@ def wait_for_sites(
     Returns:
         All sites that have a key; after --wait seconds the connected ones, if they are enough.
     """
+    # no run yet: this messenger only looks at the connections
     missing = open_messenger(NO_EXPERIMENT, 0).wait_for(registered, flags.wait)
     connected = [name for name in registered if name not in missing]
     if not missing:

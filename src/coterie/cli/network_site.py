@@ -105,8 +105,9 @@ ABOUT = {
     "pause": "Let a site skip all rounds until `unpause`. Its node stays connected and keeps\n"
     "its group; the server continues without it if the quorum allows.",
     "unpause": "Let a site participate again.",
-    "leave": "Withdraw a site for good. Its node informs the server, which stops waiting for it,\n"
-    "and exits. Its files stay: delete the folder if you do not need them.",
+    "leave": "Withdraw a site. Its node informs the server, which stops waiting for it, and\n"
+    "exits. To return, use `unpause` and start the node again. Its files stay: delete the\n"
+    "folder if you do not need them.",
 }
 
 
@@ -146,7 +147,7 @@ def leave(names: list[str], argv: list[str]) -> int:
 
 
 def read_participation(command: str, names: list[str], argv: list[str]) -> Participation:
-    """Return the site of a command."""
+    """Read the flags of pause, unpause or leave; return the participation of the site."""
     flags = read_flags(f"coterie network {command}", OwnerFlags, ABOUT[command], argv)
     if names:
         raise CoterieError(f"{command} takes no names", "give the folder of the site as --state")

@@ -40,7 +40,7 @@ SAVED_NAMES = {
 
 
 class BadBytes(ValueError):
-    """Bytes that are not a valid encoding."""
+    """A message that is malformed, or does not fit the run or the limits of its receiver."""
 
 
 def types_of(method: Any) -> Types:

@@ -21,9 +21,9 @@ from coterie.engines.codec import BadBytes, Types, decode, encode
 from coterie.engines.loop import add_axis
 from coterie.engines.message import Message
 
-HEADER = 64 * 1024  # bytes for names, shapes and plain values
+HEADER = 64 * 1024  # bytes for names, shapes and plain values of an upload
 PHASES: tuple[Phase, ...] = ("start", "train", "evaluate")
-Reply = bytes | BadBytes | SiteRefusal | None  # an upload, a site's refusal, or no answer
+UploadOrRefusal = bytes | BadBytes | SiteRefusal | None  # an upload, a site's refusal, or no answer
 
 
 class SiteCoordinator:
@@ -36,7 +36,7 @@ class SiteCoordinator:
     def __init__(self, sites: int, types: Types) -> None:
         self.types = types
         self.initial_payload = b""
-        self.contacted = [False] * sites
+        self.contacted = [False] * sites  # whether a site has the initial payload
         self.accepted: list[Version] = [START] * sites
         self.saved: deque[list[Version]] = deque(maxlen=2)  # `accepted` in the last two snapshots
 
@@ -77,7 +77,12 @@ class SiteCoordinator:
 
     # -- replies
     def add_reply(
-        self, at: Tensor, call: Call, aggregator: Aggregator, message: Message, reply: Reply
+        self,
+        at: Tensor,
+        call: Call,
+        aggregator: Aggregator,
+        message: Message,
+        reply: UploadOrRefusal,
     ) -> PartialAggregate:
         """Aggregate the reply of one site; if it is accepted, record the site's new version."""
         i = int(call.ids[at])

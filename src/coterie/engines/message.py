@@ -20,7 +20,7 @@ from coterie.core.params import Params, nbytes
 from coterie.core.task import Task
 from coterie.engines.codec import BadBytes, Types, decode
 
-HEADER_BYTES = 1024 * 1024  # allowance for names, shapes and plain values in each part of a message
+HEADER_BYTES = 1024 * 1024  # for names, shapes and plain values in each piece of a message
 NUMBER_TYPES = (torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool)
 
 
@@ -35,9 +35,9 @@ class Message(NamedTuple):
 class Limits(NamedTuple):
     """Limits that the owner of a site sets for requests of the server."""
 
-    centres: int = 64  # models in one stack; a run never has more clusters than clients
+    centres: int = 64  # cluster models in one stack; a run has at most one per client
     leaves: int = 10_000  # tensors in one pytree
-    message_bytes: int | None = None  # per part; None: the size of two stacks of `centres` models
+    message_bytes: int | None = None  # per piece; None: the size of two stacks of `centres` models
     versions: int = 8  # private states that a server may ask the site to keep
     repeats: int = 3  # times that a restarted server may repeat a round
     seconds: float | None = 600.0  # time limit of one reply; None: unlimited
@@ -54,9 +54,9 @@ Plain = bool | Number | float | Word
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The plain values of a message: the function to run and the versions of private states."""
 
-    path: Word
-    name: Word
-    static: Annotated[dict[Word, Plain], Meta(max_length=32)]
+    path: Word  # of the function's object, from `Evaluation`: "" is the evaluation itself
+    name: Word  # of the function
+    static: Annotated[dict[Word, Plain], Meta(max_length=32)]  # its keyword arguments
     version: VersionFields
     accepted: VersionFields
     keep: list[VersionFields]
@@ -128,8 +128,8 @@ class Reader:
             head = msgspec.convert(plain, Head)
         except (
             msgspec.ValidationError,
-            UnicodeEncodeError,
-        ) as e:  # a lone surrogate cannot be encoded
+            UnicodeEncodeError,  # a lone surrogate
+        ) as e:
             raise BadBytes("its header is invalid") from e
         if len(head.keep) > self.limits.versions:
             raise BadBytes(f"it asks to keep more than {self.limits.versions} private states")

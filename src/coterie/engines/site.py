@@ -32,7 +32,10 @@ FunctionCall = tuple[int, str, str, str]  # round, phase, path and name
 
 @dataclass(frozen=True)
 class SitePolicy:
-    """What a site's owner permits, fixed before the first message."""
+    """What a run may request from a site: its method, task and rounds, and the owner's limits.
+
+    It is fixed before the first message.
+    """
 
     root: Evaluation
     task: Task
@@ -53,6 +56,7 @@ class SitePolicy:
     def initial_payload_form(self) -> Any:
         """The structure and shapes of a valid initial payload, from the method's own start."""
         _, initial_payload = self.root.method.start(self.task, self.clients, seed=0)
+        # encoded and decoded, because a message turns lists into tuples
         return form(decode(encode(initial_payload, self.types), self.types)[0])
 
     def function(self, head: Head) -> Any:
@@ -78,7 +82,7 @@ class SitePolicy:
         return getattr(owner, head.name)
 
     def _check_phase(self, head: Head) -> None:
-        """Check that only training changes private states."""
+        """Check the phase, that only training changes private states, and the permitted scores."""
         phase = head.call_version.phase
         expected = "train"
         if is_evaluation(head):
@@ -106,10 +110,10 @@ def is_evaluation(head: Head) -> bool:
 
 
 class Site:
-    """One client on its own machine, with its samples and private states.
+    """Answers the messages of one client, with its samples and private states.
 
     Args:
-        policy: What the site's owner permits.
+        policy: What the run may request.
         parts: The samples of each part of the data: "train", "test", "valid".
     """
 
@@ -148,7 +152,7 @@ class Site:
             initial_payload = self._read_initial_payload(message.initial_payload, head)
         try:
             with time_limit(self.policy.limits.seconds):
-                versions = self._enrolled(initial_payload, own)
+                versions = self._states_with_first(initial_payload, own)
                 private = self._starting_state(versions, head)
                 up, after = fn(
                     self.policy.task, shared, own.per_client, private, data, **head.static
@@ -161,7 +165,7 @@ class Site:
                 f"that function failed on the values that it received ({type(e).__name__})"
             ) from e
         if head.keeps_private:
-            versions = self._store_state(versions, private, after, head)
+            versions = self._states_after_training(versions, private, after, head)
         self.versions = versions
         self.answered[requested] += 1
         return reply
@@ -201,7 +205,7 @@ class Site:
             raise BadBytes("the initial payload does not have the structure of this method")
         return initial_payload
 
-    def _enrolled(self, initial_payload: Any, own: Own) -> dict[Version, Any]:
+    def _states_with_first(self, initial_payload: Any, own: Own) -> dict[Version, Any]:
         """The private states, with a first one if there is none.
 
         An initial payload that is sent again, because the first answer was lost, changes nothing.
@@ -225,7 +229,7 @@ class Site:
             raise BadBytes("it repeats training that was accepted")
         return versions[before]
 
-    def _store_state(
+    def _states_after_training(
         self, versions: dict[Version, Any], before: Any, after: Any, head: Head
     ) -> dict[Version, Any]:
         """The private states after training: those to keep and the new one."""
@@ -233,9 +237,8 @@ class Site:
             raise BadBytes("the private state would change its structure or shapes")
         kept = {v: state for v, state in versions.items() if v in head.versions_to_keep}
         if not is_finite(after) and is_finite(before):
-            after = (
-                before  # servers reject such an upload; one that does not cannot erase the state
-            )
+            # servers reject the upload of such a client; one that accepts it cannot erase the state
+            after = before
         return {**kept, head.call_version: after}
 
 

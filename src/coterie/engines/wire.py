@@ -20,7 +20,7 @@ from coterie.core.task import Task
 from coterie.data.federation import Federation
 from coterie.engines.clients import SimulatedClients
 from coterie.engines.codec import BadBytes, encode, types_of
-from coterie.engines.coordinator import Reply, SiteCoordinator
+from coterie.engines.coordinator import SiteCoordinator, UploadOrRefusal
 from coterie.engines.evaluate import Evaluation
 from coterie.engines.message import Limits, Message
 from coterie.engines.site import Site, SitePolicy
@@ -70,7 +70,7 @@ class Wire(SiteCoordinator):
             at, call, aggregator, message, self._reply(int(call.ids[at]), message)
         )
 
-    def _reply(self, i: int, message: Message) -> Reply:
+    def _reply(self, i: int, message: Message) -> UploadOrRefusal:
         """The site's reply; None if there is none."""
         try:
             return self.tamper(i, self.sites[i].answer(message))

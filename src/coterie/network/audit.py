@@ -29,7 +29,7 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     time: str  # start of the exchange, by the server's clock
     epoch: int  # number of starts of the server
     sequence: int  # number of the exchange since then
-    round: int | None  # None: before the first or after the last round
+    round: int | None  # None: the request is not part of a round
     phase: str
     function: str
     site: str
@@ -47,7 +47,7 @@ class AuditTotals:
     exchanges: int = 0
     bytes_out: int = 0
     bytes_in: int = 0
-    answers: Counter[str] = field(default_factory=Counter)  # by result
+    answers: Counter[str] = field(default_factory=Counter)  # by result, "absent" included
     refusals: Counter[str] = field(default_factory=Counter)  # by reason
 
 

@@ -18,7 +18,7 @@ from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError
 from coterie.data.roster import Roster
 from coterie.engines.codec import BadBytes, Types, encode
-from coterie.engines.coordinator import Reply, SiteCoordinator
+from coterie.engines.coordinator import SiteCoordinator, UploadOrRefusal
 from coterie.engines.message import Message
 from coterie.engines.replay import ExchangeRecord, append_record
 from coterie.network.packets import CallClient, Done, Refused, WriteModel
@@ -44,7 +44,8 @@ class NetworkEngine(SiteCoordinator):
         self, roster: Roster, types: Types, messenger: Messenger, folder: Path | None = None
     ) -> None:
         super().__init__(roster.total, types)
-        # a server that dies before its first checkpoint starts again from the beginning
+        # sites keep their START state until there are two checkpoints: a server that is killed
+        # before the first one starts again from the beginning
         self.saved.append(list(self.accepted))
         self.federation = None  # the sites have the data
         self.roster = roster
@@ -74,12 +75,15 @@ class NetworkEngine(SiteCoordinator):
         return part
 
     def exchange(self, call: Call, pieces: dict[str, dict[str, bytes]]) -> ExchangeResult:
-        """Send the messages of a call and wait for the replies; `PeerNetwork` looks at the call."""
+        """Send the messages of a call and wait for the replies.
+
+        The call itself is for subclasses: `PeerNetwork` overrides this and needs it.
+        """
         result = self.messenger.exchange(CallClient(), pieces)
         self.messenger.log_absent(result)
         return result
 
-    def _read_upload(self, name: str, result: ExchangeResult) -> Reply:
+    def _read_upload(self, name: str, result: ExchangeResult) -> UploadOrRefusal:
         """Return a site's upload, its refusal as BadBytes, or None if it is absent or failed."""
         arrival = result.arrived.get(name)
         if arrival is None:
@@ -89,7 +93,7 @@ class NetworkEngine(SiteCoordinator):
         if failure_reason(arrival.reply) is not None:
             return None
         if not isinstance(arrival.reply.body, Done) or arrival.pieces.keys() != {"upload"}:
-            return b""  # cannot be decoded, so that the reply is rejected
+            return b""  # a reply without an upload: `add_reply` rejects it as unreadable
         return arrival.pieces["upload"]
 
     # -- logs
@@ -113,10 +117,12 @@ class NetworkEngine(SiteCoordinator):
             version=call.version,
             function=call.name,
             seconds=round(result.seconds, 3),
+            # pieces only, once per site; `bytes_out` of the audit counts heads and repeats, too
             bytes_down=sum(len(raw) for of_site in pieces.values() for raw in of_site.values()),
             bytes_up=sum(arrival.bytes for arrival in arrived.values()),
             answered={names[at]: arrived[names[at]].seconds for at in part.accepted.tolist()},
             refused=refused,
+            # with the sites that replied `Failed`
             absent={names[at]: failures[names[at]] for at in part.absent},
         )
         self.entries.append(entry)
@@ -139,20 +145,20 @@ class NetworkEngine(SiteCoordinator):
         Returns:
             Site → why it did not write one.
         """
-        root = run.round_context(max(run.round, 0), "evaluate").root
-        method: Algorithm = root.method
+        evaluation = run.round_context(max(run.round, 0), "evaluate").root
+        method: Algorithm = evaluation.method
         if type(method).model is Algorithm.model:
             return dict.fromkeys(run.roster.names, "a client of this method has no single model")
         shared, per_client = method.use(run.state)
         ids = run.all_clients
         call = Call(
-            fn=root.personal_model,
+            fn=evaluation.personal_model,
             path="",
             ids=ids,
             shared=shared,
             per_client=pick_clients(per_client, ids),
             static={},
-            keys=run.client_keys[ids],
+            keys=run.client_keys[ids],  # fixed: a repeated request writes the same model
             client_keys=run.client_keys[ids],
             version=Version(max(run.round, 0), "evaluate", FINAL_EXCHANGE),
             keeps_private=False,

@@ -124,7 +124,7 @@ def _agree(messenger: Messenger, names: list[str], spec: RunSpec) -> Handshake:
     check = CheckModel(
         data=hello.data,
         run=hello.run,
-        schema=json.loads(schema.to_json()),
+        schema=json.loads(schema.to_json()),  # as a dict, part of the JSON of the packet
         model=model,
         batch=getattr(spec.method, "batch", None),
         curvature=needs_curvature,
@@ -202,7 +202,7 @@ def merge_schema(descriptions: dict[str, dict[str, Any]], spec: RunSpec) -> Sche
     schema = replace(schema, fill=spec.data.fill, ignored=spec.data.ignored_columns)
     log_schema(schema)
     if spec.options.label_scale == "none":
-        schema = replace(schema, label_deviation=0.0)
+        schema = replace(schema, label_deviation=0.0)  # 0: train on the label as it is
     return schema
 
 

@@ -51,7 +51,7 @@ BAD_STATES = "its files of this run cannot be used; see the log of the site"
 NOT_SAVED = "it could not save its private state; see the log of the site"
 NOT_WRITTEN = "it could not write its own model; see the log of the site"
 BUG = "it failed; see the log of the site"
-ENDS_NODE = (BAD_TABLE, BAD_STATES)  # the owner must act; a full disk may have room again
+ENDS_NODE = (BAD_TABLE, BAD_STATES)  # failures that the owner must fix; the others may pass
 NETWORK_LIMITS = Limits(repeats=20)  # a server may be killed several times in one round
 
 
@@ -89,7 +89,7 @@ class FailureLog:
         except (CoterieError, OSError, MemoryError) as e:
             log.error("%s: %s", self.client, e)
             if isinstance(e, CoterieError) and e.options:
-                log.info("%s: these options are in the server's config file", self.client)
+                log.info("%s: the options named above are in the server's config file", self.client)
             if isinstance(e, CoterieError) and text in ENDS_NODE:
                 self.last = e
             raise SiteFailure(text) from e
@@ -154,6 +154,7 @@ class LocalTable:
         """Raise SiteRefusal if a run exceeds the owner's limits."""
         if self.owner.label not in (None, data.label):
             raise SiteRefusal(f"its owner allows only the label {self.owner.label}")
+        # two options of the server: one for column statistics, one for scores
         fewest = min(data.min_rows_to_report, run.min_rows_to_report)
         if fewest < self.owner.min_rows_to_report:
             raise SiteRefusal(
@@ -179,7 +180,7 @@ class LocalTable:
         """Encode the rows and build what the site needs to answer the calls of a run.
 
         Raises:
-            SiteRefusal: The model differs here, or the method is not in the library.
+            SiteRefusal: The model differs here or is too large, or the method is unknown.
             SiteFailure: The table does not fit the terms.
         """
         table = self._read(terms.data)
@@ -191,14 +192,15 @@ class LocalTable:
             if model_fingerprint(task) != terms.fingerprint:
                 raise SiteRefusal(f"the model {sanitize_text(terms.model)} differs at this site")
             method = read_method(terms)
-            losses = scale_losses(method, task, fed, options, terms.clients)
-            clients = SimulatedClients(task, losses)
+            scaled = scale_losses(method, task, fed, options, terms.clients)
+            clients = SimulatedClients(task, scaled)  # of one client: this site
             policy = SitePolicy(
                 root=Evaluation(method, options.choose_on),
                 task=task,
                 types=types_of(method),
                 clients=terms.clients,
                 rounds=options.rounds,
+                # a run may have a cluster per client; `max_parameters` limits each model
                 limits=owner.limits._replace(centres=max(owner.limits.centres, terms.clients)),
                 min_rows_to_report=max(options.min_rows_to_report, owner.min_rows_to_report),
             )

@@ -24,6 +24,7 @@ PROTOCOL = 2  # version 0.2 of coterie has protocol 1
 MAX_HEAD = 8 * 1024 * 1024  # bytes; a description of many columns and categories is the longest
 MAX_TEXT = 300  # characters of a text of the other side that are shown
 
+# limits of packet heads; engines.message has its own, for the headers of messages
 Word = Annotated[str, Meta(max_length=200)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Experiment = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]  # also part of a folder's name at sites
@@ -31,7 +32,11 @@ NO_EXPERIMENT = "0" * 16  # before a run has an id
 
 
 class Packet(NamedTuple):
-    """A head, and pieces by name. All packets share the bytes of a piece that is for all sites."""
+    """A head (JSON) and pieces (bytes) by name.
+
+    A piece for all sites, such as `shared`, is one bytes object, not a copy per site. The piece
+    `own` contains a second header: `engines.message.Head`.
+    """
 
     head: bytes
     pieces: dict[str, bytes]
@@ -81,7 +86,7 @@ class DataTerms(StrictStruct, frozen=True, kw_only=True):
     split_column: Word | None
     time_column: Word | None
     min_category_count: Count
-    min_rows_to_report: Count
+    min_rows_to_report: Count  # for column statistics; the one of `RunTerms` is for scores
     min_rows: Count
     drop_incomplete: bool
 
@@ -146,7 +151,7 @@ class WriteModel(StrictStruct, frozen=True, tag="write_model", tag_field="do"):
 
 
 class Cancel(StrictStruct, frozen=True, tag="cancel", tag_field="do"):
-    """Tells a site why the run does not start."""
+    """Informs a site that the run does not start, and why; the site only logs it."""
 
     reason: str
 
@@ -186,7 +191,7 @@ class Refused(StrictStruct, frozen=True, tag="refused", tag_field="is"):
 
 
 class Failed(StrictStruct, frozen=True, tag="failed", tag_field="is"):
-    """The site could not answer a valid request, and changed nothing."""
+    """The site could not answer a valid request because of a problem on its machine."""
 
     reason: str
 

@@ -44,7 +44,7 @@ class Participation:
         self._write("paused")
 
     def leave(self) -> None:
-        """Leave the run for good; the node ends."""
+        """Leave the run until `unpause` and a new start of the node, which ends now."""
         self._write("left")
 
     def unpause(self) -> None:

@@ -6,6 +6,7 @@ import logging
 import secrets
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,9 +70,11 @@ def write_network_file(folder: Path, content: NetworkFile) -> None:
     write_text(folder / NETWORK, encode_readable(content))
 
 
-def messenger_factory(transport: Transport, policy: WaitPolicy, **clock: Any) -> OpenMessenger:
+def messenger_factory(
+    transport: Transport, policy: WaitPolicy, clock: Callable[[], float] = time.monotonic
+) -> OpenMessenger:
     """Return a function that makes the messenger of an experiment over a transport."""
-    return lambda experiment, epoch: Messenger(transport, experiment, epoch, policy, **clock)
+    return lambda experiment, epoch: Messenger(transport, experiment, epoch, policy, clock)
 
 
 # ------------------------------------------------------------------------------ start
@@ -113,11 +116,13 @@ def begin(
         every=spec.options.every,
         plan=plan_for(task, roster),
         roster=roster_config(roster),
+        # the rows are at the sites, which keep their own hashes
         fingerprint=Fingerprints(data="", salt="", model=terms.fingerprint),
         origin=Origin(),
         command=command,
     )
     content = NetworkFile(experiment=experiment, epoch=1, terms=terms)
+    # network.json first: a folder with a config.json is complete
     folder = RunFolder.create(out, config, before=lambda: write_network_file(out, content))
     network = engine(roster, types_of(method), messenger, folder.path)
     return make_run(method, task, network, spec.options, folder, terms.model)
@@ -181,7 +186,8 @@ def resume(
             "the server was restarted (start %d of this run) and continues after round %d.",
             content.epoch, max(run.round, 0),
         )  # fmt: skip
-    # sites that are disconnected have the terms on disk
+    # `Terms` as a request: "agree to these terms". A site that misses it reads the terms from its
+    # own disk at its next call.
     result = messenger.exchange(content.terms, {name: {} for name in roster.names})
     messenger.log_absent(result)
     for name, reason in result.failures().items():
@@ -222,10 +228,10 @@ def serve(run: Run, on_round: Callable[[Row], Any] | None = None) -> Run:
 
     if not run.ended:
         run.train(after_round)
-    faults = engine.finish(run)
+    failures = engine.finish(run)
     late_sites.finish()
     by_reason: dict[str, list[str]] = {}
-    for name, reason in faults.items():
+    for name, reason in failures.items():
         by_reason.setdefault(reason, []).append(name)
     for reason, names in by_reason.items():
         log.warning("%s wrote no model of its own: %s.", list_names(names), reason)

@@ -77,7 +77,9 @@ class SiteSession(NamedTuple):
 
 
 class NetworkSite:
-    """A client on its own machine.
+    """Answers the packets of a server: handshake, files and failures.
+
+    Calls of client functions go to `engines.site.Site`.
 
     Args:
         client: Name of the site.
@@ -97,7 +99,8 @@ class NetworkSite:
         self.participation = Participation(folder)
         self.logged_status: OwnerStatus | None = None
         self.session: SiteSession | None = None
-        self.last_exchange: tuple[Packet, Packet] | None = None  # a repeated packet, and its reply
+        # the last answered call and its reply, in case the call is sent again
+        self.last_exchange: tuple[Packet, Packet] | None = None
 
     @property
     def fault(self) -> CoterieError | None:
@@ -122,8 +125,8 @@ class NetworkSite:
         except Exception:  # a bug; its message may quote a cell
             log.exception("%s: a request failed", self.client)
             body = Failed(BUG)
-        if isinstance(body, Refused | Failed):
-            log.warning("%s: a request was not answered: %s.", self.client, body.reason)
+        if isinstance(body, Refused):  # failures are in the log already
+            log.warning("%s: refused a request: %s.", self.client, body.reason)
         reply = pack_reply(request.experiment, request.number, body, pieces)
         if isinstance(request.body, CallClient) and isinstance(body, Done):
             self.last_exchange = packet, reply
@@ -239,6 +242,7 @@ class NetworkSite:
         """Run a client function; save the new private state before the upload leaves."""
         session = self._session_for(request)
         site = session.site
+        # `answer` replaces `versions` but changes `answered` in place; a version never changes
         versions, answered = site.versions, site.answered.copy()
         upload = site.answer(message)
         if site.versions.keys() != versions.keys():
@@ -255,9 +259,9 @@ class NetworkSite:
     def _write_model(self, request: Request, message: Message) -> ReplyBody:
         """Write this client's own model, which does not leave this machine."""
         session = self._session_for(request)
-        local = Site(replace(session.site.policy, allowed=OWN_MODEL), session.site.parts)
-        local.versions = session.site.versions
-        upload, _ = decode(local.answer(message), local.types)
+        exporter = Site(replace(session.site.policy, allowed=OWN_MODEL), session.site.parts)
+        exporter.versions = session.site.versions
+        upload, _ = decode(exporter.answer(message), exporter.types)
         if "model" not in upload.values:
             raise SiteRefusal("the call does not return a model")
         with self.failures.report_as(NOT_WRITTEN):

@@ -45,7 +45,7 @@ NO_STATES = StoredStates({}, RequestNumber(0, 0))
 
 
 def file_name(client: str) -> str:
-    """Return a client's name as part of a file name, with a hash if a character is replaced."""
+    """Return a client's name as part of a file name, with a hash if it is changed."""
     name = UNSAFE.sub("_", client)[:MAX_NAME]
     if name == client:
         return name
@@ -87,7 +87,7 @@ class SiteFolder:
             stored = msgspec.json.decode(raw, type=StoredTerms)
         except (msgspec.DecodeError, UnicodeError) as e:
             raise CoterieError(f"{file} is damaged ({e})", RESTART) from e
-        self._check_owner(file, stored.experiment, stored.client)
+        self._check_belongs(file, stored.experiment, stored.client)
         return stored
 
     def write_terms(self, stored: StoredTerms) -> None:
@@ -98,7 +98,7 @@ class SiteFolder:
 
     # -- private states
     def read_states(self, types: Types) -> StoredStates:
-        """Read the private states; return none before the first answer.
+        """Read the private states; return `NO_STATES` before the first answer.
 
         Args:
             types: NamedTuple classes that states may contain.
@@ -119,10 +119,10 @@ class SiteFolder:
             stored = StoredStates(
                 dict(zip(versions, states, strict=True)), RequestNumber(*head["last"])
             )
-            owner = head["experiment"], head["client"]
+            belongs_to = head["experiment"], head["client"]
         except (BadBytes, KeyError, TypeError, ValueError) as e:
             raise CoterieError(f"{file} is damaged ({e})", RESTART) from e
-        self._check_owner(file, *owner)
+        self._check_belongs(file, *belongs_to)
         return stored
 
     def write_states(self, stored: StoredStates, types: Types) -> None:
@@ -137,7 +137,7 @@ class SiteFolder:
         )
         write_bytes(self.path / "states", hashlib.sha256(raw).digest() + raw)
 
-    def _check_owner(self, file: Path, experiment: str, client: str) -> None:
+    def _check_belongs(self, file: Path, experiment: str, client: str) -> None:
         if (experiment, client) != (self.experiment, self.client):
             raise CoterieError(
                 f"{file} belongs to the client {client!r} in the experiment {experiment}, not to "

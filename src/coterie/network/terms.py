@@ -1,7 +1,7 @@
 """Conversion between the options of a run and the terms that server and sites agree on.
 
-The server writes terms from its options; a site reads options from terms. A site treats terms that
-make no sense as an invalid message, with a fixed text: our own error messages may quote a cell.
+The server writes terms from its options; a site reads options from terms. A site answers
+invalid terms with a fixed text, because an error message could quote a cell to the server.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def run_options(terms: RunTerms) -> Options:
 def read_schema(schema: dict[str, Any]) -> Schema:
     """Read the common schema of all sites; raise BadBytes if it is invalid."""
     with as_bad_bytes("its schema is invalid"):
-        return Schema.from_json(json.dumps(schema))
+        return Schema.from_json(json.dumps(schema))  # a packet contains it as a dict, not as text
 
 
 def read_method(terms: Terms) -> Algorithm:

@@ -9,8 +9,9 @@ deadline and quorum.
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -73,7 +74,8 @@ class Messenger:
         sequence: Number of the last request.
         audit: Log of all requests.
         awaited: Sites whose reply is due, for the live page and simulations.
-        left: Sites whose owners left, with the connection at that time; None: before a restart.
+        left: Site → its connection when its owner left; None: it left before this start of the
+            server. A new connection means that the site is back.
         disconnected_since: Site → time of the first check that missed it.
         logged_absent: Sites whose absence is in the log.
     """
@@ -116,7 +118,8 @@ class Messenger:
             The replies, and for each site without one the reason.
 
         Raises:
-            CoterieError: The quorum did not reply within `policy.max_deadlines` deadlines.
+            CoterieError: The quorum did not reply within `policy.max_deadlines` deadlines, or all
+                sites have left. By default there is no such limit, and the server waits.
         """
         started = self.clock()
         started_text = now_as_text()
@@ -130,7 +133,7 @@ class Messenger:
         quorum = self.policy.quorum if quorum is None else quorum
         deadline = deadline or self.policy.deadline
         grace = self.policy.grace if grace is None else grace
-        progress = ExchangeProgress(packets, quorum, self._sites_that_left(packets))
+        progress = ExchangeProgress(packets, quorum, self._forget_returned(packets))
         end = started + deadline
         deadlines = 0  # that passed without a quorum
         while not progress.is_complete:
@@ -144,20 +147,27 @@ class Messenger:
                     self._add(progress, name, Arrival(reply, packet.pieces, seconds, packet.size))
             now = self.clock()
             if progress.has_quorum:
-                since = [self.disconnected_since.get(name) for name in progress.missing]
-                if now >= end or all(t is not None and now - t >= grace for t in since):
+                since = [self.disconnected_since.get(name, math.inf) for name in progress.missing]
+                all_gone = all(now - disconnected >= grace for disconnected in since)
+                if now >= end or all_gone:
                     break
             if now < end:
                 continue
             log.warning(
                 "%d sites have replied and %d are needed: still waiting for %s.",
-                len(progress.arrived), progress.needed, list_names(progress.unanswered),
+                len(progress.arrived), progress.needed,
+                list_names(progress.unanswered) or "a site that returns: all have left",
             )  # fmt: skip
             deadlines += 1
             if deadlines == self.policy.max_deadlines:
-                names = list_names(progress.unanswered) or "a site that has not left"
+                if not progress.unanswered:
+                    raise CoterieError(
+                        "all sites have left the run",
+                        "use `coterie network unpause` there, then resume",
+                    )
                 raise CoterieError(
-                    f"{names} did not reply within {deadlines * self.policy.deadline:g} seconds",
+                    f"{list_names(progress.unanswered)} did not reply within "
+                    f"{deadlines * deadline:g} seconds",
                     "check these sites, then resume",
                 )
             progress.repeat()
@@ -236,7 +246,7 @@ class Messenger:
             log.warning("%s: its reply is unreadable: %s.", name, e)
             return None
         if reply.experiment != self.experiment or reply.number != number:
-            log.info("%s: ignored a late reply", name)
+            log.info("%s: ignored a reply to another request", name)
             return None
         return reply
 
@@ -252,8 +262,8 @@ class Messenger:
             self.left[name] = progress.sent.get(name)
             progress.left.add(name)
 
-    def _sites_that_left(self, names: Mapping[str, Packet]) -> set[str]:
-        """Return the sites whose owners left; forget this of a site that has reconnected."""
+    def _forget_returned(self, names: Iterable[str]) -> set[str]:
+        """Remove reconnected sites from `left`; return which of these sites remain there."""
         connected = self.transport.connections()
         for name, connection in list(self.left.items()):
             if name in connected and connected[name] != connection:

@@ -33,7 +33,7 @@ class WaitPolicy:
     deadline: float = 120.0  # seconds for one exchange
     quorum: float = 0.5  # fraction of the sites that must reply
     grace: float = 10.0  # seconds; after the quorum, how long to wait for a disconnected site
-    pause: float = 0.5  # seconds between checks of the connections
+    pause: float = 0.5  # polling interval: seconds between checks of the connections
     max_deadlines: int | None = None  # error after so many without a quorum; None: wait forever
 
     def __post_init__(self) -> None:
@@ -60,9 +60,9 @@ class ExchangeResult(NamedTuple):
 
     number: RequestNumber
     arrived: dict[str, Arrival]
-    absent: dict[str, str]  # site → why there is no reply
+    absent: dict[str, str]  # site → why there is no reply; a site that replied `Failed` is not here
     seconds: float
-    bytes_out: Mapping[str, int]  # per site, with repetitions
+    bytes_out: Mapping[str, int]  # per site: heads and pieces of all packets, with repetitions
 
     def failures(self, expected: type[ReplyBody] = Done) -> dict[str, str]:
         """Return the sites without a reply of the expected kind, with the reasons."""
@@ -98,6 +98,7 @@ class ExchangeResult(NamedTuple):
             reason = rejected.get(name) or self.absent.get(name)
             if arrival is not None and reason is None:
                 reason = failure_reason(arrival.reply)
+            # a site that replied `Failed` took no part in the exchange either: "absent"
             outcome: AuditResult = "accepted" if reason is None else "absent"
             is_refusal = arrival is not None and isinstance(arrival.reply.body, Refused)
             if name in rejected or is_refusal:
@@ -181,7 +182,7 @@ class ExchangeProgress:
 
     @property
     def unanswered(self) -> list[str]:
-        """The missing sites and the paused ones."""
+        """Sites that a log line names: the missing ones and the paused ones."""
         return [n for n in self.packets if n not in self.arrived and n not in self.left]
 
     @property
@@ -190,6 +191,6 @@ class ExchangeProgress:
         return self.has_quorum and not self.missing
 
     def repeat(self) -> None:
-        """Send the packet again to all sites that have not replied."""
+        """Forget what was sent and who paused, so that the next check sends the packet again."""
         self.sent.clear()
         self.not_participating = dict.fromkeys(self.left, OWNER_REASONS["left"])
