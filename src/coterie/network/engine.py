@@ -108,7 +108,8 @@ class NetworkEngine(SiteCoordinator):
     ) -> None:
         """Append the exchange to diary.jsonl and to the audit."""
         failures = result.failures()
-        refused = {names[at]: reason for at, reason in part.rejected}
+        # uploads that the server rejected, and messages that a site refused
+        rejected = {names[at]: reason for at, reason in part.rejected}
         arrived = result.arrived
         entry = ExchangeRecord(
             time=started.isoformat(timespec="milliseconds"),
@@ -121,14 +122,14 @@ class NetworkEngine(SiteCoordinator):
             bytes_down=sum(len(raw) for of_site in pieces.values() for raw in of_site.values()),
             bytes_up=sum(arrival.bytes for arrival in arrived.values()),
             answered={names[at]: arrived[names[at]].seconds for at in part.accepted.tolist()},
-            refused=refused,
+            refused=rejected,
             # with the sites that replied `Failed`
             absent={names[at]: failures[names[at]] for at in part.absent},
         )
         self.entries.append(entry)
         self.messenger.audit.record(
             result.audit_records(
-                entry.time, call.version.phase, call.name, call.version.round, refused
+                entry.time, call.version.phase, call.name, call.version.round, rejected
             )
         )
         if self.folder is None:

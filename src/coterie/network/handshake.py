@@ -80,7 +80,7 @@ class RunSpec:
 
 
 class Handshake(NamedTuple):
-    """The run that server and sites agreed on."""
+    """The result of a handshake: the run that server and sites agreed on."""
 
     roster: Roster
     method: Algorithm

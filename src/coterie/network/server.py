@@ -197,7 +197,7 @@ def resume(
 
 
 def sites_that_left(file: Path) -> set[str]:
-    """Return the sites whose owners had left when the server stopped."""
+    """Return the sites whose owners had left when the server stopped, from diary.jsonl."""
     if not file.exists():
         return set()
     left: set[str] = set()
