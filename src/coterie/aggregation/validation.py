@@ -53,13 +53,13 @@ class DeclarationChecks:
         self.call = call
         self.declaration: Declaration = call.fn.declaration  # type: ignore[attr-defined]
         part = call.split or "train"
-        self.samples = getattr(roster.rows, part)[call.ids].double()
+        self.row_counts = getattr(roster.rows, part)[call.ids].double()
         self.centres = count_centres(call.shared)
 
     def find_violations(self, positions: Tensor, updates: Upload) -> Iterator[tuple[Tensor, str]]:
         """Yield (bool [n], reason) for each weight and report: which clients violate it."""
         context = UploadContext(
-            rows=self.samples[positions],
+            rows=self.row_counts[positions],
             centres=self.centres,
             sent=lambda place: _sent_values(self.call.per_client, place, positions),
             method=self.call.fn.__self__,  # type: ignore[attr-defined]

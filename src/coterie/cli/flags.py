@@ -1,7 +1,7 @@
 """Flags made from the fields of dataclasses: --help, parsing, and values of the right type.
 
-A field declared with `setting` becomes a flag with its help text, limits and default. The text of a
-flag is converted only after a config file has been read too, because both give the same values.
+A field declared with `setting` becomes a flag with its help text, limits and default. A value comes
+from a flag or from a config file, so its text is converted only after both have been read.
 Nothing here loads torch.
 """
 
@@ -291,7 +291,7 @@ class FlagValues:
         return any(key in self.flags or key in self.file for key in keys)
 
     def get(self, *keys: str) -> Any:
-        """Return the value of the first of these keys that is a flag, else that is in the file."""
+        """Return the value given by a flag, else by the file; of several keys, the first."""
         for source in (self.flags, self.file):
             for key in keys:
                 if key in source:

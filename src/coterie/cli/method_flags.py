@@ -67,22 +67,22 @@ def with_full_path(name: str) -> str:
 
 
 # ------------------------------------------------------------------------------ flags
-def method_flags(classes: Classes, is_alone: bool) -> list[Flag]:
+def method_flags(classes: Classes, is_one_method: bool) -> list[Flag]:
     """Return a flag --METHOD.NAME for every hyper-parameter, and --NAME where that is unambiguous.
 
     Args:
         classes: The methods.
-        is_alone: Whether the command takes one method, whose flags need no prefix.
+        is_one_method: Whether the command takes one method, whose flags need no prefix.
     """
     short: dict[str, Flag] = {}
     full: list[Flag] = []
     for cls in classes.values():
         group = "hyper-parameters of every method that has them"
-        if is_alone:
+        if is_one_method:
             group = f"hyper-parameters of {cls.name}"
         for flag in flags_of(cls, group):
             flag = flag._replace(help=MEANINGS.get(flag.key, flag.help))
-            is_short = has_short_name(flag.key, is_alone)
+            is_short = has_short_name(flag.key, is_one_method)
             full.append(
                 flag._replace(
                     key=prefixed(cls, flag.key),
@@ -94,14 +94,14 @@ def method_flags(classes: Classes, is_alone: bool) -> list[Flag]:
                 flag = flag._replace(default=None)  # the methods' defaults differ
             if is_short:
                 short[flag.key] = flag
-        if not is_alone:
+        if not is_one_method:
             full += flags_of(TuneFlags, "values to try", prefix=prefixed(cls, ""), shown=False)
     return [*short.values(), *full]
 
 
-def has_short_name(name: str, is_alone: bool) -> bool:
+def has_short_name(name: str, is_one_method: bool) -> bool:
     """Whether a hyper-parameter has a flag without its method's name."""
-    return name not in TAKEN and (is_alone or name in COMMON)
+    return name not in TAKEN and (is_one_method or name in COMMON)
 
 
 def prefixed(cls: type[Algorithm], name: str) -> str:
@@ -109,9 +109,9 @@ def prefixed(cls: type[Algorithm], name: str) -> str:
     return f"{cls.name.replace('-', '_')}.{name}"
 
 
-def keys_of(cls: type[Algorithm], name: str, is_alone: bool) -> list[str]:
+def keys_of(cls: type[Algorithm], name: str, is_one_method: bool) -> list[str]:
     """Return the keys that give a hyper-parameter of a method; the first overrides the others."""
-    if has_short_name(name, is_alone):
+    if has_short_name(name, is_one_method):
         return [prefixed(cls, name), name]
     return [prefixed(cls, name)]
 
@@ -167,7 +167,7 @@ def read_texts(key: str, given: FlagValues) -> dict[str, list[str]]:
 
 # ------------------------------------------------------------------------------ values
 def refuse_unused_flags(
-    classes: Classes, given: FlagValues, grids: dict[str, Grid], is_alone: bool
+    classes: Classes, given: FlagValues, grids: dict[str, Grid], is_one_method: bool
 ) -> None:
     """Refuse a flag whose hyper-parameter is searched by all methods, so that it has no effect."""
     for key in given.flags:
@@ -176,7 +176,7 @@ def refuse_unused_flags(
             method
             for method, cls in classes.items()
             if name in cls.__dataclass_fields__  # type: ignore[attr-defined]
-            and key in keys_of(cls, name, is_alone)
+            and key in keys_of(cls, name, is_one_method)
         ]
         if owners and all(name in grids.get(method, {}) for method in owners):
             raise CoterieError(
@@ -189,7 +189,7 @@ def make_method(
     cls: type[Algorithm],
     given: FlagValues,
     grid: Grid,
-    is_alone: bool,
+    is_one_method: bool,
 ) -> Algorithm:
     """Make a method from the given hyper-parameters.
 
@@ -197,14 +197,14 @@ def make_method(
         cls: The method.
         given: Values of flags and of the config file.
         grid: Values to try; the method gets the first of each.
-        is_alone: Whether the command takes one method.
+        is_one_method: Whether the command takes one method.
 
     Raises:
         CoterieError: A required hyper-parameter is missing, or a value does not fit.
     """
     values = {}
     for field in fields(cls):  # type: ignore[arg-type]
-        keys = keys_of(cls, field.name, is_alone)
+        keys = keys_of(cls, field.name, is_one_method)
         if field.name in grid:
             values[field.name] = grid[field.name][0]
         elif given.has(*keys):

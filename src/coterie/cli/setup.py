@@ -106,7 +106,7 @@ class Setup(NamedTuple):
         return Path(self.flags.out)
 
     def folder(self) -> Path:
-        """Return the folder for the results: that of --out, or a new one in runs/.
+        """Return the folder for the results: that of --out, or one in runs/, which is created here.
 
         Commands that start in the same second get different folders.
         """
@@ -149,9 +149,9 @@ def read_setup(command: str, names: list[str], argv: list[str]) -> Setup:
     Raises:
         CoterieError: A method, flag or key is unknown, or a value does not fit.
     """
-    is_alone = command != "compare"  # one method, whose flags need no prefix
+    is_one_method = command != "compare"  # one method, whose flags need no prefix
     classes = find_methods(command, names)
-    parser = make_parser(command, names, classes, is_alone)
+    parser = make_parser(command, names, classes, is_one_method)
     data_options, argv = split_data_options(argv)
     given = read_values(parser, argv, classes)
 
@@ -163,9 +163,9 @@ def read_setup(command: str, names: list[str], argv: list[str]) -> Setup:
     grids = read_grids(classes, given)
     if command == "search" and not grids:
         raise CoterieError("search needs --over, the values to try, as in --over lr=0.01,0.1,1.")
-    refuse_unused_flags(classes, given, grids, is_alone)
+    refuse_unused_flags(classes, given, grids, is_one_method)
     methods = {
-        name: make_method(cls, given, grids.get(name, {}), is_alone)
+        name: make_method(cls, given, grids.get(name, {}), is_one_method)
         for name, cls in classes.items()
     }
     options = with_launched_ranks(given.fields_of(Options))
@@ -184,11 +184,11 @@ def read_setup(command: str, names: list[str], argv: list[str]) -> Setup:
     )
 
 
-def make_parser(command: str, names: list[str], classes: Classes, is_alone: bool) -> Parser:
+def make_parser(command: str, names: list[str], classes: Classes, is_one_method: bool) -> Parser:
     """Make the parser of a command for these methods."""
-    flags = [*method_flags(classes, is_alone), *run_flags(command)]
+    flags = [*method_flags(classes, is_one_method), *run_flags(command)]
     prog = " ".join(["coterie", command, *names])
-    if not is_alone:
+    if not is_one_method:
         return Parser(prog, flags, epilog=DATA_HELP + COMPARE_HELP)
     (cls,) = classes.values()
     summary = re.split(r"\n(?:Args|Example):", getdoc(cls) or "")[0].rstrip()
@@ -281,7 +281,7 @@ def collect_data_options(
             text = ",".join(map(str, value)) if isinstance(value, list) else value
             options[key.removeprefix("data.")] = text
     options |= {**from_flags, **data_options}
-    # one flag for the run and for tables, which describe no client with fewer rows
+    # an option of the run and of table data: pass it to both
     shared = "min_rows_to_report"
     if given.has(shared) and shared in maker_parameters(flags.data):
         options.setdefault(shared, given.get(shared))

@@ -67,7 +67,7 @@ def create_runs(setup: Setup, server: RankServer | None = None) -> tuple[Path, l
         else:
             run = job.create_run(make_engine=server.engine_maker(job.config()))
             clear_data_cache()  # each rank keeps only its own clients
-        base = setup.folder()
+        base = setup.folder()  # only now: nothing is written before all checks have passed
         run.folder = job.create_folder(base)
         return base, [run]
     planned = [
@@ -94,9 +94,9 @@ def lock_several(base: Path) -> AbstractContextManager[Any]:
 
 
 def make_job(setup: Setup, name: str, seed: int) -> Job:
-    """Check one run of a command; nothing is written or trained."""
-    origin = setup.data_arguments(seed)
-    fed = load_cached_data(**origin)
+    """Check one run of a command and return it as a job; nothing is written or trained."""
+    data = setup.data_arguments(seed)
+    fed = load_cached_data(**data)
     options = {**setup.options, "seed": seed}
     return create_job(
         setup.methods[name],
@@ -105,7 +105,7 @@ def make_job(setup: Setup, name: str, seed: int) -> Job:
         plan=read_plan(setup, fed),
         cores=cores_of_rank(options),
         origin=Origin(
-            data=origin,
+            data=data,
             method=name,
             model=setup.flags.model,
             files=file_hashes([name, setup.flags.model]),
@@ -152,14 +152,15 @@ def train(
     Yields:
         The result of each run, or its error if it diverged.
     """
-    is_alone = len(runs) == 1
+    is_one_run = len(runs) == 1
     while runs:
         run = open_run(runs.pop(0), rounds, code, server)
         title = run.method.name
-        if not is_alone:
-            title = str(path_of(run).relative_to(base))
+        if not is_one_run:
+            title = str(folder_of(run).relative_to(base))
         try:
             yield train_one(run, title, watcher)
+            # Run.train does not raise Interrupted if Ctrl-C came in the last round
             if run.interrupted and runs:
                 raise Interrupted
         except Interrupted:
@@ -200,7 +201,10 @@ def open_run(
 
 
 def train_one(run: Run, title: str, watcher: Watcher) -> Result:
-    """Train a run to its end and show its progress."""
+    """Train a run to its end and show its progress.
+
+    If it has ended before, show its warnings and write tables that are missing.
+    """
     if not run.ended:
         return Result.of(run.train(watcher.follow(title, run)))
     note = f"{title} is complete after {run.round} rounds; --rounds N trains for more"
@@ -208,13 +212,13 @@ def train_one(run: Run, title: str, watcher: Watcher) -> Result:
         note = f"{title} stopped early after {run.round} rounds (--stop-after)"
     watcher.note(note)
     result = Result.of(run)
-    write_missing_tables(path_of(run), run.trained())  # in case it was killed while writing them
+    write_missing_tables(folder_of(run), run.trained())  # in case it was killed while writing them
     for concern in result.warnings:
         watcher.warn(f"{run.method.name}: {concern}")
     return result
 
 
-def path_of(run: Run) -> Path:
+def folder_of(run: Run) -> Path:
     """Return the folder of a run; all runs of the command line have one."""
     assert run.folder is not None
     return run.folder.path
@@ -233,10 +237,10 @@ def resume_hint(base: Path, rounds: int | None) -> str:
 
 def trust_flag(base: Path) -> str:
     """Return the flag that lets another command open the runs in a folder, or ""."""
-    digits: dict[str, None] = {}
+    short_hashes: dict[str, None] = {}
     for folder in filter(is_run_folder, find_runs(base)):
         for full in RunFolder(folder).config().origin.files.values():
-            digits[full[:DIGITS]] = None
-    if not digits:
+            short_hashes[full[:DIGITS]] = None
+    if not short_hashes:
         return ""
-    return f" --trust {','.join(digits)}"
+    return f" --trust {','.join(short_hashes)}"

@@ -28,7 +28,7 @@ Phase = Literal["start", "train", "evaluate"]
 
 
 class Version(NamedTuple):
-    """The version of a private state: when its upload was computed."""
+    """The version of a private state: the exchange that produced it."""
 
     round: int
     phase: Phase

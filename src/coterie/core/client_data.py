@@ -49,22 +49,22 @@ class Step(NamedTuple):
 class Sizes(NamedTuple):
     """The sizes of many batches: those of one epoch, or of one step, repeated."""
 
-    of_pass: tuple[int, ...]  # sizes of the batches that repeat
+    of_epoch: tuple[int, ...]  # sizes of the batches of one epoch, or of one step
     times: int  # how often they repeat
 
     @property
     def batches(self) -> int:
         """Number of batches."""
-        return len(self.of_pass) * self.times
+        return len(self.of_epoch) * self.times
 
     @property
     def rows(self) -> int:
         """Total number of rows."""
-        return sum(self.of_pass) * self.times
+        return sum(self.of_epoch) * self.times
 
     def each(self) -> Iterator[int]:
         """Iterate over the sizes."""
-        return itertools.chain.from_iterable(itertools.repeat(self.of_pass, self.times))
+        return itertools.chain.from_iterable(itertools.repeat(self.of_epoch, self.times))
 
 
 @dataclass(frozen=True)

@@ -120,10 +120,12 @@ class Task:
         self.row_shape = example.shape[1:]
         self.execution = Execution()
         self.fixed: Params = {}  # parameters that are not trained: see `with_fixed`
+        # the first linear layer, if rows enter the model there
         self.first: First | None = None
         like = torch.empty(0, dtype=dtype, device=self.device)
         if example.is_floating_point():
             self.first = first_layer(self.module, example.shape[1:], like)
+        # False: the dual form (optim/dual.py) passes zeros for rows, which take no memory
         self.rows_are_used_elsewhere = self.first is not None and uses_rows_elsewhere(
             self.module, self.first, example.shape[1:], like
         )

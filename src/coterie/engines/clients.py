@@ -59,7 +59,10 @@ class SimulatedClients:
         self.contacted = torch.zeros(fed.total, dtype=torch.bool)  # has the initial payload
 
     def _align(self, subset: ClientSubset) -> None:
-        """Copy the samples so that they are aligned as in a store of all clients."""
+        """Copy the samples to the memory alignment that they have without ranks.
+
+        Sums then have the same bits.
+        """
         for name, part in self.parts.items():
             # an item size that aligns the rows of both x and y
             row_bytes = math.gcd(part.x[:1].nbytes, part.y[:1].nbytes)
@@ -84,9 +87,9 @@ class SimulatedClients:
             self.private.reserve(call.ids)
         if not call.enrolled:
             return 0
-        new = int((~self.contacted[call.ids]).sum())
+        first_contacts = int((~self.contacted[call.ids]).sum())
         self.contacted[call.ids] = True
-        return new
+        return first_contacts
 
     # -- one client, without padding
     def inputs_of_client(self, call: Call, position: int, task: Task) -> tuple[Any, Any]:
@@ -181,13 +184,13 @@ def pad_samples(
         Leaves of shape [n, m, ...].
     """
     sizes, first = part.sizes[ids], starts[ids]
-    n = max(int(sizes.max()), 1)
-    if not in_store and bool((sizes == n).all()) and bool((ids.diff() == 1).all()):
-        at = slice(int(first[0]), int(first[0]) + n * len(ids))
-        x, y = (v[at].view(len(ids), n, *v.shape[1:]) for v in (part.x, part.y))
-        mask = torch.ones(len(ids), n, dtype=dtype, device=x.device)
+    m = max(int(sizes.max()), 1)
+    if not in_store and bool((sizes == m).all()) and bool((ids.diff() == 1).all()):
+        at = slice(int(first[0]), int(first[0]) + m * len(ids))
+        x, y = (v[at].view(len(ids), m, *v.shape[1:]) for v in (part.x, part.y))
+        mask = torch.ones(len(ids), m, dtype=dtype, device=x.device)
         return Batch(x, y, mask, mask)
-    row = torch.arange(n)
+    row = torch.arange(m)
     last = (sizes[:, None] - 1).clamp(min=0)
     rows = (first[:, None] + torch.minimum(row, last)).clamp(max=len(part.x) - 1)
     rows = rows.to(part.x.device)

@@ -266,27 +266,28 @@ class Guard:
             The finished aggregate.
         """
         calibration = self._select_calibration(call, template)
-        buffered = calibration | self._is_attacker(call)
+        is_buffered = calibration | self._is_attacker(call)
 
         def make_aggregator(
-            part: Call, reduce: Literal["sum", "stack"], robust: RobustRule = PLAIN_MEAN
+            part: Call, reduction: Literal["sum", "stack"], robust: RobustRule = PLAIN_MEAN
         ) -> Aggregator:
+            """For some clients of the call; norm limits are those of the whole call."""
             clipping = Clipping(started_from, self._norm_limits(call, template))
             checks = DeclarationChecks(part, roster)
-            return Aggregator(reduce, template, len(part.ids), checks, clipping, robust)
+            return Aggregator(reduction, template, len(part.ids), checks, clipping, robust)
 
-        if not bool(buffered.any()):
+        if not bool(is_buffered.any()):
             return run_call(engine, call, make_aggregator(call, reduce, self.robust))
-        first = buffered.nonzero()[:, 0]  # positions in the call
+        first = is_buffered.nonzero()[:, 0]  # positions in the call
         first_call = call.only(first)
-        buffer = make_aggregator(first_call, "stack")
-        stacked = run_call(engine, first_call, buffer)
+        first_aggregator = make_aggregator(first_call, "stack")
+        stacked = run_call(engine, first_call, first_aggregator)
         if self.attack is not None:
             attackers = self._is_attacker(first_call)[stacked.accepted].nonzero()[:, 0]
             stacked = self.attack.apply(
                 stacked,
                 attackers,
-                clipping=buffer.clipping,
+                clipping=first_aggregator.clipping,
                 declaration=call.fn.declaration,  # type: ignore[attr-defined]
                 generator=rng("attack"),
                 clients=len(call.ids),
@@ -295,8 +296,8 @@ class Guard:
             self.record_norms(call, stacked, calibration[first[stacked.accepted]])
         aggregator = make_aggregator(call, reduce, self.robust)  # with the limits known now
         partials = [aggregator.add_buffered(stacked, first)]
-        if not bool(buffered.all()):
-            later = (~buffered).nonzero()[:, 0]
+        if not bool(is_buffered.all()):
+            later = (~is_buffered).nonzero()[:, 0]
             later_call = call.only(later)
             later_reduce = "stack" if aggregator.keeps_values else reduce
             finished = run_call(engine, later_call, make_aggregator(later_call, later_reduce))

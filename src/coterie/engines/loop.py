@@ -36,6 +36,7 @@ def run_one_by_one(
         upload, after = call.fn(task, *arguments, private, data, **call.static)
         partial = aggregator.add(position[None], add_axis(upload))
         if call.keeps_private and tree_leaves(after):
+            # a rejected client keeps its state, which has to fill its reserved row
             state = after if len(partial.accepted) else private
             clients.private.write(call.ids[position][None], add_axis(state))
         return partial

@@ -11,7 +11,7 @@ from coterie.data.federation import Federation
 
 
 class Engine(Protocol):
-    """Runs clients: in a loop, vectorised, behind bytes, on ranks or on real sites.
+    """Runs clients: in a loop, vectorised, with encoded messages, on ranks or on real sites.
 
     An engine holds the clients' samples and private states, or reaches the sites that do. A private
     state is identified by its version: (0, "start", 0) after `enroll`, then the version of the last

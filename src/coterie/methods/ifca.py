@@ -223,7 +223,7 @@ class IFCA(Local, Algorithm):
         """An upload for one cluster, given as one-hot s [K]; shared layers count every client."""
         if self.weighted:
             s = s * data.size
-        return Upload(self.split(value), {"apart": s, "common": s.sum()[None]}, report)
+        return Upload(self.split_layers(value), {"apart": s, "common": s.sum()[None]}, report)
 
     # ------------------------------------------------------------------ Algorithm 2, the server
     def start(self, task: Task, clients: int, seed: int) -> tuple[IFCAState, Any]:
@@ -297,8 +297,8 @@ class IFCA(Local, Algorithm):
         return state.group
 
     # ------------------------------------------------------------------ layers that clusters share
-    def split(self, w: Params) -> dict[str, Params]:
-        """The layers that each cluster has apart, and those common to all (figure 2)."""
+    def split_layers(self, w: Params) -> dict[str, Params]:
+        """Divide layers into those that each cluster has apart and the common ones (figure 2)."""
         return {
             "apart": {k: v for k, v in w.items() if not is_named(k, self.share)},
             "common": {k: v for k, v in w.items() if is_named(k, self.share)},
@@ -312,7 +312,7 @@ class IFCA(Local, Algorithm):
         """The reference of update norms; gradients have none."""
         if self.average == "gradients":
             return None
-        return self.split(centres)
+        return self.split_layers(centres)
 
     # ------------------------------------------------------------------ saved traffic, section IV-C
     def split_settled(

@@ -3,7 +3,8 @@
 Each solver takes one step per batch on  f(w) + (pull/2)·‖w − towards‖² + (l2/2)·‖w‖².  A step whose
 batch is all padding changes neither the model nor the solver's state. Solvers are written for one
 client; the vectorised engine runs them for many clients at once. They choose between plain steps
-(`optim/plain.py`) and the dual form (`optim/dual.py`), which give the same result.
+(`optim/plain.py`) and the dual form (`optim/dual.py`), which sums gradients per sample instead of
+changing the first layer's weights in every step. Both give the same result.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def descend(
         task: Model and loss.
         w: The model to start from.
         batches: One step is taken per batch; see `Data.batches`.
-        how: Solver, step size and regularisation.
+        how: The method, for its settings of local training: solver, step size, regularisation.
         pull: Strength of the proximal term.
         towards: The centre of the proximal term.
         outputs: The first layer's X·Wᵀ of all own samples under w, if known; may save a product.
@@ -134,7 +135,8 @@ def _low_rank_batches(
 ) -> Drawn | None:
     """The batches, if training is to end in a `LowRankUpdate`.
 
-    This requires plain steps in one block, an engine that permits it, and less work than weights.
+    This requires sgd without l2 and clipping, the dual form in one block, an engine that permits
+    it, and fewer operations than with full weights.
     """
     drawn = as_drawn(batches)
     is_simple = how.solver == "sgd" and not how.l2 and how.clip is None
@@ -149,7 +151,7 @@ def _low_rank_batches(
     if not low_rank_pays(shapes, len(centres[task.first.weight])):
         return None
     form = choose_form(task, like, None, drawn, solver, to_start)
-    if not form or form.rows is not None:
+    if not form or form.rows is not None:  # no dual form, or several blocks
         return None
     return drawn
 

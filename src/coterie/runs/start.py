@@ -52,7 +52,7 @@ MakeEngine = Callable[[Algorithm, Task, Federation, Options, Plan], Engine]
 
 # ------------------------------------------------------------------------------ models and engines
 def create_task(roster: Roster, model: Model, options: Options) -> tuple[Task, str]:
-    """Build the model.
+    """Build the `Task` of a run: the model as a function, with its loss.
 
     Args:
         roster: Shape and classes of the data.
