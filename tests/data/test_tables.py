@@ -38,7 +38,7 @@ def test_parquet(tmp_path: Path) -> None:
     with pytest.raises(CoterieError, match="Nîmes.parquet cannot be read as Parquet"):
         folder(str(tmp_path / "sites"), "outcome")
     frames["Nîmes"][:0].to_parquet(tmp_path / "sites" / "Nîmes.parquet")
-    with pytest.raises(CoterieError, match="Nîmes.parquet is empty"):
+    with pytest.raises(CoterieError, match="Nîmes.parquet has no rows below its header"):
         folder(str(tmp_path / "sites"), "outcome")
 
 
