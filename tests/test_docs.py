@@ -281,7 +281,7 @@ def dead_links(root: Path) -> list[str]:
         for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
             file, _, heading = link.partition("#")
             target = path.parent / file if file else path
-            text = target.read_text() if target.is_file() else ""
+            text = target.read_text() if target.suffix == ".md" and target.is_file() else ""
             heads = [slug(h) for h in re.findall(r"^#+ (.+)$", text, re.MULTILINE)]
             heads += re.findall(r'<a id="([^"]+)">', text)
             if "://" not in link and (not target.exists() or (heading and heading not in heads)):
