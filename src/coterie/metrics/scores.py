@@ -1,9 +1,9 @@
 """Test scores: what a client sums over its samples, and the metrics computed from these sums.
 
 A client sends no scores of its samples but their sums (`sum_over_samples`). A sum over a single
-sample is that sample's score: the option `min_rows_to_report` prevents it. The server computes
-every metric from the sums: per client from the client's own sums, and pooled from the sums over all
-clients.
+sample is that sample's score: set the option `min_rows_to_report` above 1 to prevent it. The server
+computes every metric from the sums: per client from the client's own sums, and pooled from the sums
+over all clients.
 
 To add a metric, append a `Metric` to the list at the end of this file. It then appears in the rows
 of metrics.jsonl, in clients.csv, in the output of `--json` and, with `in_table=True`, in the tables
