@@ -12,14 +12,12 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import CoterieError
 from coterie.data.folder import client_files
 from coterie.data.table_files import READERS
 from coterie.metrics import Row
-from coterie.network.certificates import make_authority, register_site
-from coterie.network.flower_server import FlowerServer
 from coterie.network.handshake import NOT_ALL, RunSpec, SitesFailed
 from coterie.network.listening import Address
 from coterie.network.local_table import ENDS_NODE
@@ -30,6 +28,9 @@ from coterie.network.transport import Messenger, Transport
 from coterie.network.waiting import WaitPolicy, list_names
 from coterie.runs.files import write_error
 from coterie.runs.run import Run
+
+if TYPE_CHECKING:
+    from coterie.network.flower_server import FlowerServer
 
 log = logging.getLogger("coterie")
 HOST = "127.0.0.1"
@@ -245,6 +246,10 @@ class Simulation:
         Args:
             base: Folder for all files.
         """
+        # the extra `network` has these; peers import this module without it
+        from coterie.network.certificates import make_authority, register_site
+        from coterie.network.flower_server import FlowerServer
+
         self.nodes = NodeProcesses(base / "sites")
         with tempfile.TemporaryDirectory(prefix="coterie-") as folder:
             keys = Path(folder)
