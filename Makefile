@@ -26,16 +26,16 @@ test-all: test test-slow test-experiments test-network
 test-experiments: $(DEV)
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/reproduction -m experiments
 
-# A server and its sites as real processes, over Flower (the extra `network`), ours and stock ones,
+# A server and its sites as real processes, our own and stock ones of Flower (the extra `flower`),
 # and peers over gloo: about 15 minutes.
 test-network: $(DEV)
-	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[network]'
+	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[network,flower]'
 	$(BIN)/python -m pytest tests/network -m network
 
 # Kills of run, compare, search, compare --tune, export and report before each change of a file; then
 # a network of six nodes with ten kills, a slow node and a lying one. Other moments: make chaos SEED=2
 chaos: $(DEV)
-	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[network]'
+	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[network,flower]'
 	COTERIE_CHAOS=all COTERIE_CHAOS_SEEDS=$(SEED) $(BIN)/python -m pytest tests/chaos -s
 
 # Damaged input of every kind, about 3,000 cases in at most ten minutes. Another seed, other cases:
@@ -62,7 +62,7 @@ bench-peers: $(READY)
 
 # What an exchange with real sites costs, with our own nodes and with stock Flower.
 bench-network: $(READY)
-	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[network]'
+	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[network,flower]'
 	$(BIN)/python benchmarks/network.py
 
 $(READY): pyproject.toml constraints.txt

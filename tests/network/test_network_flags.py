@@ -70,7 +70,7 @@ COMMANDS = [
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
 def test_without_flower_or_with_another_version_nothing_begins(words, place, flower, capsys):
     flower(None)
-    says(capsys, words, "needs Flower: pip install 'coterie[network]'.")
+    says(capsys, words, "needs Flower: pip install 'coterie[flower]'.")
     flower("1.99.0")
     assert TESTED == ("1.41.0",)
     sentence = "flwr 1.99.0 is installed, and this version of coterie was tried with 1.41.0"

@@ -36,7 +36,7 @@ def test_without_flower_no_app_is_written(place, flower, capsys):
     flower(None)
     assert main(["network", "new", "app"]) == 2
     error = capsys.readouterr().err.strip()
-    assert error.endswith("needs Flower: pip install 'coterie[network]'.")
+    assert error.endswith("needs Flower: pip install 'coterie[flower]'.")
     assert len(error.splitlines()) == 1 and not (place / "app").exists()
 
 

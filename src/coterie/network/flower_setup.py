@@ -26,7 +26,7 @@ def flower_version() -> str:
         return importlib.metadata.version("flwr")
     except importlib.metadata.PackageNotFoundError:
         raise CoterieError(
-            "`coterie network` needs Flower", "pip install 'coterie[network]'"
+            "`coterie network` needs Flower", "pip install 'coterie[flower]'"
         ) from None
 
 
@@ -128,7 +128,7 @@ A Flower app that runs a method of Coterie on the sites' own tables. It uses Flo
 interfaces alone.
 
 Flower, Coterie and PyTorch must be installed where the SuperLink and the SuperNodes run:
-`pip install 'coterie[network]'`. Nothing is installed at run time, so start the SuperLink with
+`pip install 'coterie[flower]'`. Nothing is installed at run time, so start the SuperLink with
 `--disable-runtime-dependency-installation`.
 
 **At each site**, next to your other options of `flower-supernode`:
