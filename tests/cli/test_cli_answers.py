@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from hospitals import SITES, site
+from hospitals import OPTIONS, SITES, site
 
 import coterie as ct
 from coterie.runs.load import _last_loaded
@@ -230,3 +230,19 @@ def test_a_run_is_only_read(coterie, run, new) -> None:
     assert coterie("assign", run, new).status == 0
     assert not (run / "log.txt").exists()
     assert state() == before
+
+
+def test_predictions_are_not_formulas(coterie, tmp_path) -> None:
+    rows = site(1).assign(outcome=lambda t: t["outcome"].replace("ill", "=yes()"))
+    for name in ("a", "b"):
+        (tmp_path / "odd").mkdir(exist_ok=True)
+        rows.to_csv(tmp_path / "odd" / f"{name}.csv", index=False)
+    assert coterie("run fedavg --data folder:odd", OPTIONS, "--rounds 1 --out odd-run").status == 0
+    kept = rows.assign(**{"=cmd": "＝1+1", "change": -1.5})
+    kept.to_csv(tmp_path / "kept.csv", index=False)
+    coterie("predict odd-run kept.csv --client a --keep", "=cmd,change", "--out out.csv")
+    answers = table((tmp_path / "out.csv").read_text())
+    assert {row["prediction"] for row in answers} <= {"'=yes()", "well"}
+    assert "'=yes()" in {row["prediction"] for row in answers}
+    assert answers[0]["'=cmd"] == "'＝1+1" and answers[0]["change"] == "-1.5"
+    assert all(float(row["P(=yes())"]) <= 1 for row in answers)

@@ -216,3 +216,21 @@ def test_the_options_of_tables_in_the_help_are_real(coterie):
     assert set(TABLE_OPTIONS) <= of_folder & of_table
     assert "--data.split_column" in coterie("run --help").out
     assert "--data.drop" in coterie("run ifca --help").out
+
+
+@pytest.mark.parametrize("method, model", [("fedavg", "mlp:8"), ("own.py:Mine", "own.py:Net")])
+def test_a_config_with_another_method_or_model(
+    method: str, model: str, coterie, tiny, own, tmp_path
+) -> None:
+    run = f"run {method} --model {model} {tiny} --rounds 1 --out out"
+    assert coterie(run).status == 0
+    file = tmp_path / "out" / "config.json"
+    good = json.loads(file.read_text())
+    refusals = {"nonsense method": good | {"method": good["method"] | {"name": "no-method"}}}
+    refusals["nonsense model"] = good | {"model": "no-model"}
+    for config in refusals.values():
+        file.write_text(json.dumps(config))
+        for command in ("resume out --rounds 2", "export out --out models"):
+            refused(coterie(command), "out", "no-m")
+    file.write_text(json.dumps(good))
+    assert coterie("resume out --rounds 2").status == 0

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from coterie.cli import main
 from coterie.core.errors import CoterieError
 from coterie.data import Federation, folder, from_frames, table
 from coterie.data import csv_files as csv_file
@@ -263,3 +264,26 @@ def test_a_parquet_column_that_is_damaged(tmp_path: Path) -> None:
     file.write_bytes(raw)
     with pytest.raises(CoterieError, match=r"all.parquet cannot be read as Parquet"):
         table(str(file), "y", "site", fill="mean")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (b'"pandas_type"', b'"pandas_tyqe"'),
+        (b'"index_columns"', b'"index_kolumns"'),
+        (b'"numpy_type": "float64"', b'"numpy_type": "fl_at64"'),
+    ],
+)
+def test_a_parquet_file_with_damaged_metadata(
+    change: tuple[bytes, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pyarrow raises KeyError and TypeError for these."""
+    file = tmp_path / "all.parquet"
+    patients().to_parquet(file)
+    raw = file.read_bytes()
+    assert change[0] in raw
+    file.write_bytes(raw.replace(*change))
+    argv = ["run", "fedavg", "--out", str(tmp_path / "run"), "--data", f"table:{file}"]
+    assert main([*argv, "--label", "y", "--client-column", "site"]) == 2
+    said = capsys.readouterr().err.strip()
+    assert "all.parquet cannot be read as Parquet" in said and said.count("\n") == 0

@@ -218,3 +218,31 @@ def test_a_thousand_sites_are_quick() -> None:
     start = time.process_time()
     fed = from_frames(rows, "y", "site")
     assert len(fed) == 1000 and time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    "first, second, outcome",
+    [
+        ("Köln", "Ko\u0308ln", "one client"),  # composed and decomposed
+        ("1", "1.0", "one client"),
+        ("north", "north ", "two clients"),
+        ("north 2", "north  2", "two clients"),
+        ("north", "ｎorth", "two clients"),  # a full-width letter
+        ("north", "nor\u200bth", "two clients"),  # an invisible space
+    ],
+)
+def test_client_names_that_look_the_same(first: str, second: str, outcome: str) -> None:
+    rows = pd.DataFrame({"site": [first, "b", second] * 8, "x": range(24), "y": [0, 1, 1, 0] * 6})
+    with pytest.warns(CoterieWarning) as caught:
+        fed = from_frames(rows, "y", client_column="site")
+    (text,) = [str(w.message) for w in caught if "look the same" in str(w.message)]
+    assert f"{first!a} (data row 1)" in text and f"{second!a} (data row 3)" in text
+    assert outcome in text and "\n" not in text
+    assert fed.total == {"one client": 2, "two clients": 3}[outcome]
+
+
+def test_client_names_that_differ_give_no_warning() -> None:
+    rows = pd.DataFrame({"site": ["North", "north", "b"] * 8, "x": range(24), "y": [0, 1] * 12})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert from_frames(rows, "y", client_column="site").total == 3

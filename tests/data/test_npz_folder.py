@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coterie.cli import main
 from coterie.core.errors import CoterieError
 from coterie.data import folder
 
@@ -61,3 +62,30 @@ def test_wrong_arrays(tmp_path: Path) -> None:
     refused("a.npz cannot be read as npz")
     (tmp_path / "a.npz").write_bytes(b"")
     refused("a.npz cannot be read as npz")
+
+
+@pytest.mark.parametrize("command", ["run", "store"])
+def test_a_label_too_large_for_a_class(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sites").mkdir()
+    save(tmp_path / "sites" / "a.npz", 8, y=np.array([0, 1] * 3 + [1, 2**62]))
+    save(tmp_path / "sites" / "b.npz", 8)
+    argv = {"run": ["run", "fedavg", "--out"], "store": ["store"]}[command]
+    assert main([*argv, str(tmp_path / "out"), "--data", f"folder:{tmp_path / 'sites'}"]) == 2
+    said = capsys.readouterr().err.strip()
+    assert "label 4611686018427387904" in said and said.count("\n") == 0
+
+
+def test_damaged_bytes(tmp_path: Path) -> None:
+    """One bit of every tenth byte: the file is refused in a sentence, or is read."""
+    save(tmp_path / "a.npz", 8)
+    raw = (tmp_path / "a.npz").read_bytes()
+    said = []
+    for at in range(0, len(raw), 10):
+        (tmp_path / "a.npz").write_bytes(raw[:at] + bytes([raw[at] ^ 4]) + raw[at + 1 :])
+        try:
+            folder(str(tmp_path))
+        except CoterieError as error:
+            said.append(str(error))
+    assert len(said) > 10 and "\n" not in "".join(said)

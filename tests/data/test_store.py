@@ -63,7 +63,8 @@ def test_what_is_read_is_what_was_written(name: str, tmp_path: Path) -> None:
     fed = MADE[name](tmp_path)
     store(fed, tmp_path / "kept")
     read = open_store(str(tmp_path / "kept"))
-    assert read.source == f"store:{tmp_path / 'kept'}?" and read.roster.source == "store:kept?"
+    assert read.source == f"store:{tmp_path / 'kept'}?check=True"
+    assert read.roster.source == "store:kept?check=True"
     for field in ("names", "kind", "classes", "unseen", "labels", "schema", "site_columns"):
         assert getattr(read, field) == getattr(fed, field), field
     for field in ("truth", "planted", "loss_scale"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from stored_images import images
 
 from coterie.cli import main
 from coterie.core.errors import CoterieError
-from coterie.data import store
+from coterie.data import load, open_store, store
 from coterie.data.store_files import StoreWriter
 
 
@@ -60,6 +61,8 @@ FAULTS = {
         ["damaged", "test.x.bin"],
     ),
     "another size": (flip("train.sizes.bin"), ["damaged", "checksum of train.sizes.bin"]),
+    "another pixel": (flip("train.x.bin"), ["damaged", "rows"]),
+    "another label": (flip("test.y.bin"), ["damaged", "rows"]),
     "another name": (flip("clients.json"), ["damaged", "checksum of clients.json"]),
     "no names": (lambda path: (path / "clients.json").unlink(), ["cut short", "clients.json"]),
     "no such array": (lambda path: edit(path, arrays={}), ["damaged", "train"]),
@@ -88,6 +91,21 @@ def test_a_fault_is_one_sentence(
     said = capsys.readouterr().err.strip()
     assert said.count("\n") == 0 and all(word in said for word in words), said
     assert not (tmp_path / "run").exists()
+
+
+def test_rows_are_not_read_twice_if_the_owner_says_so(tmp_path: Path) -> None:
+    store(images(), tmp_path / "kept")
+    flip("train.x.bin")(tmp_path / "kept")
+    assert load(f"store:{tmp_path / 'kept'}?check=false", 0).total == 6
+
+
+def test_rows_of_version_02_are_checked(tmp_path: Path) -> None:
+    fixture = Path(__file__).parents[1] / "fixtures" / "v02" / "store"
+    kept = shutil.copytree(fixture, tmp_path / "kept")
+    assert open_store(str(kept)).total
+    flip("train.x.bin")(kept)
+    with pytest.raises(CoterieError, match="damaged"):
+        open_store(str(kept))
 
 
 def test_a_path_that_exists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

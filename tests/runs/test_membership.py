@@ -201,10 +201,32 @@ def test_a_method_without_groups_has_no_table_of_them(tmp_path: Path) -> None:
         result.groups_table()
 
 
-@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", "\tx"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "=1+1",
+        "+1+1",
+        "-A1",
+        "@SUM(A1)",
+        "\tx",
+        "\rx",
+        "\n=1",
+        " =1",
+        "＝1+1",  # full-width
+        "＠SUM(A1)",
+        "﹣A1",  # small hyphen-minus
+        "\ufeff=1",  # a byte order mark
+        "\u200b=1",  # an invisible space
+        "+",
+    ],
+)
 def test_no_name_is_a_formula(name: str) -> None:
     assert escape_formula(name) == f"'{name}"
-    assert escape_formula(-1.5) == -1.5 and escape_formula("a=b") == "a=b"
+
+
+@pytest.mark.parametrize("cell", [-1.5, "a=b", "-1.5", "+3", "-2e-05", " north", "", "5 = five"])
+def test_numbers_and_other_text_are_left_alone(cell: object) -> None:
+    assert escape_formula(cell) == cell
 
 
 def test_names_are_in_natural_order() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, cast
 
 import numpy as np
 from torch import Tensor
@@ -25,6 +24,7 @@ from coterie.data.schema import Fill, Schema
 from coterie.data.table_files import read_npz, read_table
 from coterie.result import Result, load
 from coterie.runs.config import encode
+from coterie.runs.tables import write_csv
 from coterie.serve.export import CARD, Exported, Per
 from coterie.serve.predict import Assignment, require_one_of
 
@@ -109,7 +109,7 @@ def predict(names: list[str], argv: list[str]) -> int:
             outputs = models.predict(
                 x, client=asked.client, cluster=asked.cluster, support=support, probabilities=True
             )
-    write_csv(as_columns(outputs, roster_of(models).labels, kept), asked.out)
+    write_predictions(as_columns(outputs, roster_of(models).labels, kept), asked.out)
     if asked.out is not None:
         print(f"{len(outputs)} predictions saved in {asked.out}")
     return 0
@@ -307,12 +307,10 @@ def as_columns(
     return columns
 
 
-def write_csv(columns: dict[str, Sequence[Any]], out: str | None) -> None:
+def write_predictions(columns: dict[str, Sequence[Any]], out: str | None) -> None:
     """Write columns to a CSV file, or print them."""
     output: Any = nullcontext(sys.stdout)
     if out is not None:
         output = open(out, "w", newline="", encoding="utf-8")  # noqa: SIM115
     with output as file:
-        writer = csv.writer(cast(TextIO, file), lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values()))
+        write_csv(file, tuple(columns), zip(*columns.values()))

@@ -39,7 +39,7 @@ def store(names: list[str], argv: list[str]) -> int:
     """`coterie store PATH --data SPEC`"""
     about = (
         "Write a data set to a folder; runs use it as --data store:PATH.\n"
-        "It opens at once, rows are read when they are used, and images stay bytes."
+        "Its rows are checked when it is opened, read when they are used, and images stay bytes."
     )
     parser = Parser("coterie store PATH --data SPEC", flags_of(StoreFlags), about, DATA_HELP)
     data_options, argv = split_data_options(argv)

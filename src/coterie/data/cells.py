@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -205,6 +206,19 @@ class TableColumn:
         codes = np.full(len(self), -1)
         codes[~self.missing] = np.arange(len(present))
         return codes, present.tolist()
+
+    def spellings(self) -> dict[str, int]:
+        """Return the distinct cells of text as they are written, and the first row of each."""
+        if self.numpy_values is not None:
+            return {}
+        codes, uniques = self._factorize_text()
+        present, rows = np.unique(codes, return_index=True)
+        cells = list(uniques)
+        first: dict[str, int] = {}
+        for code, row in sorted(zip(present.tolist(), rows.tolist()), key=itemgetter(1)):
+            if code >= 0:
+                first.setdefault(str(cells[code]), row)
+        return first
 
     @cached_property
     def texts(self) -> list[str]:

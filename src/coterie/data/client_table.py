@@ -8,6 +8,8 @@ column from disk when it is used, and `release_columns` frees it again.
 from __future__ import annotations
 
 import tempfile
+import unicodedata
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -15,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from coterie.core.errors import CoterieError, Option, unknown_name
-from coterie.data.cells import ColumnView, Rows, TableColumn, count_rows, to_nfc
+from coterie.core.errors import CoterieError, CoterieWarning, Option, unknown_name
+from coterie.data.cells import ColumnView, Rows, TableColumn, count_rows, to_nfc, to_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -285,11 +287,46 @@ def split_by_client(table: Table, column: str | None) -> dict[str, Table]:
         role="client column",
     )
     cells.require_exact()
+    warn_of_similar_names(cells)
     codes, names = cells.text_codes
     counts = np.bincount(codes, minlength=len(names))
     rows = np.split(codes.argsort(kind="stable"), counts.cumsum()[:-1])
     order = sorted(range(len(names)), key=names.__getitem__)
     return {names[i]: table.take(rows[i], quote_client(names[i])) for i in order}
+
+
+def warn_of_similar_names(cells: TableColumn) -> None:
+    """Warn of the first client that is spelled in two ways which look the same."""
+    first_rows = cells.spellings()
+    seen: dict[str, str] = {}
+    for spelling in first_rows:
+        other = seen.setdefault(normalise_look(spelling), spelling)
+        if other == spelling:
+            continue
+        outcome = "two clients"
+        if to_text(other) == to_text(spelling):
+            outcome = "one client"
+        both = [f"{s!a} (data row {cells.row_number(first_rows[s])})" for s in (other, spelling)]
+        warnings.warn(
+            CoterieWarning(
+                f"{' and '.join(both)} in the client column {cells.name} look the same and are "
+                f"{outcome}",
+                "write the name of a client in the same way in every row",
+            ),
+            stacklevel=5,
+        )
+        return
+
+
+def normalise_look(name: str) -> str:
+    """Return a name without what does not show: kinds of characters, blanks, invisible signs."""
+    shown = "".join(c for c in unicodedata.normalize("NFKC", name) if is_shown(c))
+    return to_text(" ".join(shown.split()))
+
+
+def is_shown(c: str) -> bool:
+    """Whether a character can be seen, or separates words."""
+    return c.isspace() or unicodedata.category(c) not in ("Cc", "Cf")
 
 
 def find_client_column(table: Table, column: str | None) -> TableColumn:

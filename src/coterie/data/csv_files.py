@@ -206,8 +206,11 @@ def check_header(header: list[str], file: Path) -> None:
 
 
 def to_one_line(why: Exception) -> str:
-    """Return the message of an exception in one line."""
-    return " ".join(str(why).split())
+    """Return the message of an exception in one line; a KeyError's is only a word."""
+    text = " ".join(str(why).split())
+    if text and not isinstance(why, KeyError):
+        return text
+    return f"{type(why).__name__} {text}".rstrip()
 
 
 MAX_JOINED_BYTES = 20_000_000  # bytes of joined files that are parsed at once

@@ -15,6 +15,7 @@ from coterie.core.errors import CoterieError, unknown_name
 from coterie.data.federation import Federation, Kind, Ragged, split
 
 Pair = tuple[Tensor, Tensor]
+MAX_CLASSES = 2**20  # a higher label is a mistake
 BLOCK = 2**15  # values per check; larger blocks are split among threads, which is slower
 
 
@@ -77,8 +78,18 @@ def first_not_finite(values: Tensor) -> list[int]:
 
 def count_classes(y: Tensor, labels: Sequence[str] | None) -> int:
     """Count the classes: one per name, or the highest label plus one."""
-    highest = int(y.max())
+    return classes_up_to(int(y.max()), labels)
+
+
+def classes_up_to(highest: int, labels: Sequence[str] | None) -> int:
+    """Return the number of classes, given the highest label and the names of classes, if known."""
     if labels is None:
+        if highest >= MAX_CLASSES:
+            raise CoterieError(
+                f"there is a label {highest}, and a model has an output for each of 0, 1, 2, … up "
+                "to the highest",
+                f"number the classes without gaps, up to {MAX_CLASSES - 1}",
+            )
         return highest + 1
     if highest >= len(labels):
         raise CoterieError(

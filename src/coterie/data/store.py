@@ -13,9 +13,14 @@ from torch import Tensor
 from coterie.core.errors import CoterieError, unknown_name
 from coterie.data.federation import Federation, Kind, Ragged, split
 from coterie.data.folder import client_files
-from coterie.data.memory import check_values, client_rows, warn_of_thin_clients
+from coterie.data.memory import (
+    check_values,
+    classes_up_to,
+    client_rows,
+    warn_of_thin_clients,
+)
 from coterie.data.spec import MAKERS, maker, read_spec
-from coterie.data.store_files import StoreWriter, read_store, refuse_existing
+from coterie.data.store_files import StoreWriter, check_rows, read_store, refuse_existing
 from coterie.data.table_files import read_npz
 
 
@@ -149,14 +154,7 @@ class ClientChecker:
         """Count the classes: one per name, or the highest label plus one."""
         if self.kind_of_all == "regression":
             return None
-        if labels is not None and self.highest >= len(labels):
-            raise CoterieError(
-                f"there is a label {self.highest}, but names for only {len(labels)} classes",
-                "name them all",
-            )
-        if labels is None:
-            return self.highest + 1
-        return len(labels)
+        return classes_up_to(self.highest, labels)
 
 
 def describe_rows(x: Tensor) -> str:
@@ -169,14 +167,16 @@ Source = Federation | str | Iterable[tuple[Any, ...]]
 
 
 @maker
-def store(path: str) -> Federation:
+def store(path: str, check: bool = True) -> Federation:
     """A store on disk, written by `coterie store`. Rows are read when they are used.
 
-    Opening takes no time, because files are mapped into memory. Bytes, such as images, stay bytes
-    and are converted when they are used.
+    Files are mapped into memory. Bytes, such as images, stay bytes and are converted when they are
+    used.
 
     Args:
         path: The folder of the store.
+        check: Compare all rows with their checksum first, which reads them once; without it a store
+            of any size opens at once.
 
     Example:
         >>> import tempfile
@@ -186,7 +186,10 @@ def store(path: str) -> Federation:
         >>> ct.data.open_store(path).train.sizes.tolist()
         [10, 10, 10, 10]
     """
-    return read_store(Path(path))
+    fed = read_store(Path(path))
+    if check:
+        check_rows(fed, Path(path))
+    return fed
 
 
 open_store = store

@@ -4,8 +4,8 @@
     clients.json     names, class names, schema, and what is odd at single sites
     train.x.bin …    raw arrays, little-endian, one client after another
 
-The small files are compared with their checksums when a store is opened. Of the large ones, x and
-y, only the lengths are: to read them all would take as long as to make them.
+Files are compared with their checksums and lengths when a store is opened. The checksum of the
+large ones, x and y, is the federation's fingerprint.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, BinaryIO, Literal, cast, get_args
@@ -49,7 +50,7 @@ class ArrayFile(msgspec.Struct, forbid_unknown_fields=True):
 
     dtype: TypeName
     shape: list[Count]
-    checksum: str | None = None  # sha256; None for the large ones
+    checksum: str | None = None  # sha256; None for x and y, which the fingerprint covers
 
     @property
     def bytes(self) -> int:
@@ -68,7 +69,7 @@ class StoreHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     byte_scale: float  # what x is divided by, where it holds bytes
     arrays: dict[str, ArrayFile]  # train.x, …, train.sizes, …, truth, planted, caution (loss scale)
     clients: str  # sha256 of clients.json
-    fingerprint: str  # of the federation
+    fingerprint: str  # of the federation, with all its rows
 
 
 class StoredClients(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -93,6 +94,13 @@ def read_store(path: Path) -> Federation:
         raise damaged(path, f"it has no array {missing}") from None
     except (TypeError, ValueError, CoterieError) as why:
         raise damaged(path, str(why).rstrip(".")) from None
+
+
+def check_rows(fed: Federation, path: Path) -> None:
+    """Raise if the rows of a store are not those that were written; reads all of them."""
+    assert fed.stored is not None
+    if replace(fed, stored=None).fingerprint() != fed.stored.fingerprint:
+        raise damaged(path, "its rows do not match their checksum")
 
 
 def read_header(path: Path) -> StoreHeader:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import zipfile
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -80,9 +78,9 @@ def parquet_errors(file: Path) -> Iterator[None]:
         raise CoterieError(
             f"{file} is Parquet, which needs pyarrow", "pip install 'coterie[data]'"
         ) from None
-    except (ValueError, OSError) as why:  # pyarrow raises both
+    except Exception as why:  # pyarrow raises arbitrary exceptions for damaged files
         raise CoterieError(
-            f"the file {file} cannot be read as Parquet: {to_one_line(why)}."
+            f"the file {file} cannot be read as Parquet: {to_one_line(why)}", "write it again"
         ) from None
 
 
@@ -207,7 +205,7 @@ def read_npz(file: Path, names: tuple[str, ...] = ("x", "y")) -> dict[str, np.nd
     try:
         with np.load(file) as npz:
             arrays = {name: npz[name] for name in npz.files}
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as why:
+    except Exception as why:  # numpy and zipfile raise arbitrary exceptions for damaged files
         raise CoterieError(
             f"the file {file} cannot be read as npz: {to_one_line(why)}", "save it again"
         ) from None

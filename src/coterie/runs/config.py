@@ -19,6 +19,7 @@ from torch import Tensor
 
 from coterie.core.contract import Algorithm, check_settings
 from coterie.core.errors import CoterieError
+from coterie.core.user_file import is_file_spec
 from coterie.core.version import __version__
 from coterie.data.roster import Kind, Roster, RowCounts
 from coterie.data.schema import Schema
@@ -118,6 +119,13 @@ class RunConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     fingerprint: Fingerprints
     origin: Origin
     command: list[str]  # as typed
+
+    def __post_init__(self) -> None:
+        """Check that method and model are named alike in both places; see `RosterConfig`."""
+        names = ((self.method.name, self.origin.method), (self.model, self.origin.model))
+        for name, origin in names:
+            if origin is not None and not is_file_spec(origin) and origin != name:
+                raise ValueError(f"it names {name!r}, and its origin {origin!r}")
 
 
 class MovesRow(msgspec.Struct, forbid_unknown_fields=True):

@@ -21,7 +21,7 @@ from coterie.data.roster import Roster
 from coterie.engines.codec import types_of
 from coterie.methods import registry
 from coterie.runs.config import RunConfig, restore_method, restore_roster
-from coterie.runs.folder import NETWORK, RunFolder
+from coterie.runs.folder import NETWORK, RESTART, RunFolder
 from coterie.runs.options import Options
 from coterie.runs.run import Run, to_arrays, to_device
 from coterie.runs.start import (
@@ -200,6 +200,8 @@ class RunCode:
             saved = restore_method(type(given), self.config.method.settings, str(self.path))
             return fill_tunable_defaults(given, saved)
         cls = registry.find(self.method_name, self.trust)
+        if cls.name != self.config.method.name:
+            raise self._other_name("method", cls.name, self.config.method.name)
         return restore_method(cls, self.config.method.settings, str(self.path))
 
     def task(self, roster: Roster) -> Task:
@@ -207,6 +209,9 @@ class RunCode:
         model = self.given_model
         if model is None:
             model = registry.model(self.model_name, self.trust)
+            name = getattr(model, "__qualname__", None)  # other objects have no lasting name
+            if name not in (None, self.config.model):
+                raise self._other_name("model", name, self.config.model)
         elif isinstance(model, str):
             model = registry.model(model)
         task, _ = create_task(roster, model, self.config.options)
@@ -216,6 +221,13 @@ class RunCode:
                 "give the model of the run",
             )
         return task
+
+    def _other_name(self, what: str, found: str, written: str) -> CoterieError:
+        return CoterieError(
+            f"{self.path}/config.json is damaged (its {what} is {written!r}, and {found!r} by its "
+            "origin)",
+            RESTART,
+        )
 
 
 def find_data(

@@ -8,9 +8,11 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from coterie.data.roster import natural_key
 from coterie.runs.files import is_temporary, write_text
@@ -19,7 +21,8 @@ from coterie.runs.trained import TrainedRun
 GROUPS = "groups.csv"
 CLIENTS = "clients.csv"
 GROUP_COLUMNS = ("client", "group", "confidence", "margin", "second_group", "rows")
-FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet takes such a cell for a formula
+FORMULA_SIGNS = ("=", "+", "-", "@")  # a spreadsheet takes such a cell for a formula
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]inf", re.ASCII | re.IGNORECASE)
 Cells = Sequence[Any]  # of one line
 
 
@@ -109,15 +112,27 @@ def round_cell(value: Any) -> float | int | None:
 def as_csv(head: Cells, lines: Iterable[Cells]) -> str:
     """Return rows as CSV, with formulas escaped."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
-    for line in lines:
-        writer.writerow([escape_formula(cell) for cell in line])
+    write_csv(text, head, lines)
     return text.getvalue()
 
 
+def write_csv(file: TextIO, head: Cells, lines: Iterable[Cells]) -> None:
+    """Write rows as CSV, with formulas escaped."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(map(escape_formula, head))
+    writer.writerows(map(escape_formula, line) for line in lines)
+
+
 def escape_formula(cell: Any) -> Any:
-    """Put an apostrophe before text that a spreadsheet would take for a formula."""
-    if isinstance(cell, str) and cell.startswith(FORMULA_SIGNS):
+    """Put an apostrophe before text that a spreadsheet could take for a formula.
+
+    Spreadsheets may skip blanks and invisible characters, and some read full-width signs as the
+    plain ones, so both are ignored. Numbers as text are left alone.
+    """
+    if not isinstance(cell, str) or cell[:1].isalnum() or NUMBER.fullmatch(cell):
+        return cell
+    first = next((c for c in cell if unicodedata.category(c)[0] not in "CZ"), "")
+    is_formula = unicodedata.normalize("NFKC", first).startswith(FORMULA_SIGNS)
+    if is_formula or cell.startswith(("\t", "\r", "\n")):
         return f"'{cell}"
     return cell
