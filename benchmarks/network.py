@@ -136,7 +136,7 @@ def stock_nodes(place: Path, names: list[str], rounds: int) -> Measured:
                 sites=",".join(names),
                 out=str(place / "stock"),
             )
-        assert "run kept in" in printed, printed
+        assert "run saved in" in printed, printed
     finally:
         flower.stop()
     return measure("`flower-supernode` (stock)", place / "stock", watch)

@@ -1,4 +1,4 @@
-"""The app that users get, on a Grid of Flower in this process."""
+"""The app of `coterie network new` on a Grid in this process."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.supercore.task_identity import TaskIdentity  # without it no Message can be made here
 from made_network import NAMES, InProcessNetwork, write_tables
 
 import coterie as ct
@@ -47,14 +47,24 @@ class FakeNode:
 
 @dataclass
 class FakeGrid(Grid):
-    """Answers when it is asked for replies; time is only a number.
+    """Answers when it is asked for replies; time is a number.
 
-    fate: from a node and a message, an error in place of its answer, or None.
+    Like Flower's own Grid, `pull_messages` first deletes all replies that it returns and then
+    decodes them: if one cannot be decoded, it raises, and the others of this call are lost.
+
+    Attributes:
+        client_app: The ClientApp of all nodes.
+        nodes: Nodes by id.
+        fate: From a node and a message, an error in place of its reply, or None.
+        forge: From a node and its reply, what arrives instead. It raises what decoding would raise.
+        fault: Raised by every request to the SuperLink.
     """
 
     client_app: Any
     nodes: dict[int, FakeNode]
     fate: Callable[[int, Message], Error | None] = lambda node, message: None
+    forge: Callable[[int, Message], Message] = lambda node, reply: reply
+    fault: Exception | None = None
     now: float = 0.0
     waiting: dict[str, Message] = field(default_factory=dict)
     kinds: list[str] = field(default_factory=list)  # of all messages
@@ -80,11 +90,13 @@ class FakeGrid(Grid):
         raise NotImplementedError
 
     def get_node_ids(self) -> Iterable[int]:
+        if self.fault is not None:
+            raise self.fault
         return [node for node, it in self.nodes.items() if it.online]
 
-    def get_nodes(self) -> Iterable[NodeInfo]:
+    def get_nodes(self) -> Iterable[Any]:
         return [
-            NodeInfo(
+            SimpleNamespace(
                 node_id=node,
                 name=self.nodes[node].name,
                 last_activated_at=f"start {self.nodes[node].starts}",
@@ -102,14 +114,16 @@ class FakeGrid(Grid):
         return identifiers
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        replies = []
+        if self.fault is not None:
+            raise self.fault
+        answered = []
         for identifier in message_ids:
             message = self.waiting.get(identifier)
-            if message is None or not self.nodes[message.metadata.dst_node_id].online:
-                continue
-            del self.waiting[identifier]
-            replies.append(self._answer(message))
-        return replies
+            if message is not None and self.nodes[message.metadata.dst_node_id].online:
+                answered.append(self.waiting.pop(identifier))
+        return [
+            self.forge(message.metadata.dst_node_id, self._answer(message)) for message in answered
+        ]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from coterie.cli import main
+from coterie.network.flower_setup import END, FIRST
 
 
 @pytest.fixture
@@ -40,8 +42,17 @@ def test_without_flower_no_app_is_written(place, flower, capsys):
     assert len(error.splitlines()) == 1 and not (place / "app").exists()
 
 
-def test_new_writes_an_app_once_for_any_version_of_flower(place, flower, capsys):
-    flower("1.99.0")
+@pytest.mark.parametrize("version", ["1.9.0", "1.43.0", "2.41.0"])
+def test_with_another_version_of_flower_no_app_is_written(version, place, flower, capsys):
+    flower(version)
+    assert main(["network", "new", "app"]) == 2
+    error = capsys.readouterr().err.strip()
+    assert f"flwr {version} is installed, and this version of coterie was tried with" in error
+    assert len(error.splitlines()) == 1 and not (place / "app").exists()
+
+
+def test_new_writes_an_app_once(place, flower, capsys):
+    flower("1.42.3")
     assert main(["network", "new", "app"]) == 0
     assert "an app for `flwr run` is in app" in capsys.readouterr().out
     before = {path: path.read_bytes() for path in Path("app").rglob("*") if path.is_file()}
@@ -56,3 +67,9 @@ def test_new_writes_an_app_once_for_any_version_of_flower(place, flower, capsys)
         error = capsys.readouterr().err.strip()
         assert sentence in error and len(error.splitlines()) == 1
     assert {path: path.read_bytes() for path in before} == before
+
+
+def test_the_supported_versions_are_those_of_the_extra():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    first, end = (".".join(map(str, version)) for version in (FIRST, END))
+    assert project["optional-dependencies"]["flower"] == [f"flwr>={first},<{end}"]

@@ -1,4 +1,4 @@
-"""The server side of a Flower app; `coterie network new` writes the app that calls it."""
+"""The server half of the Flower app that `coterie network new` writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from coterie.cli.network_config import WaitingFlags, read_network_run
 from coterie.cli.progress import Watcher
 from coterie.core.errors import CoterieError, unknown_name
 from coterie.core.settings import setting
-from coterie.network.grid_transport import GridTransport
+from coterie.network.flower import FlowerTransport
+from coterie.network.flower_setup import check_flower
 from coterie.network.packets import NO_EXPERIMENT
 from coterie.network.server import begin, messenger_factory, resume, serve
 from coterie.network.waiting import list_names
@@ -57,7 +58,12 @@ def run_server(grid: Grid, config: Mapping[str, Any]) -> Run:
 
     Returns:
         The finished run.
+
+    Raises:
+        CoterieError: The run config or the config file is invalid, this version of Flower is not
+            supported, or a site cannot join.
     """
+    check_flower()
     asked = read_run_config(config)
     read, to_run, _ = read_network_run(asked.config, asked.out or None)
     out = read.given_folder
@@ -66,7 +72,7 @@ def run_server(grid: Grid, config: Mapping[str, Any]) -> Run:
     if out is not None and not asked.resume:
         ensure_free(out)  # before waiting for the sites
     sites = sorted(set(asked.sites))
-    transport = GridTransport(grid, sites, asked.deadline)
+    transport = FlowerTransport(grid, sites, asked.deadline)
     open_messenger = messenger_factory(transport, asked.waiting())
     watcher = Watcher(asked.quiet, repeats=True)
     with watcher.showing():

@@ -1,4 +1,4 @@
-"""The client side of a Flower app; `coterie network new` writes the app that calls it."""
+"""The site's half of the Flower app that `coterie network new` writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from flwr.app import Message
 from coterie.cli.flags import FlagValues, flags_of
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
-from coterie.network.records import RecordEncoder, name_record, read_packet
+from coterie.engines.codec import BadBytes
+from coterie.network.flower import encode_name, encode_packets, read_packet
+from coterie.network.packets import NO_EXPERIMENT, Refused, RequestNumber
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,21 +52,35 @@ def read_node_config(config: Mapping[str, Any]) -> NodeConfig:
 
 
 def tell_name(message: Message, config: Mapping[str, Any]) -> Message:
-    """Reply to a request for the site's name."""
-    return Message(name_record(read_node_config(config).name), reply_to=message)
+    """Reply to a request for the site's name.
+
+    Args:
+        message: The request.
+        config: The node config of the SuperNode.
+    """
+    return Message(encode_name(read_node_config(config).name), reply_to=message)
 
 
 def answer(message: Message, config: Mapping[str, Any]) -> Message:
     """Reply to a request of the server, using the site's own table.
 
-    Flower may start a process for each message, so nothing is kept in memory between two of them:
-    private state is in the folder `state` of the node config.
+    A malformed request gets the reply `Refused`. Flower may start a process for each message, so
+    nothing is kept in memory between two of them: private state is in the folder `state` of the
+    node config.
+
+    Args:
+        message: The request.
+        config: The node config of the SuperNode.
     """
     from coterie.network.local_table import OwnerPolicy
-    from coterie.network.site import NetworkSite
+    from coterie.network.site import NetworkSite, pack_reply
 
     node = read_node_config(config)
     owner = OwnerPolicy(label=node.label, min_rows_to_report=node.min_rows_to_report)
     site = NetworkSite(node.name, node.table, Path(node.state), owner)
-    reply = site.handle(read_packet(message))
-    return Message(RecordEncoder().wrap(reply), reply_to=message)
+    try:
+        reply = site.handle(read_packet(message))
+    except BadBytes as e:
+        reply = pack_reply(NO_EXPERIMENT, RequestNumber(0, 0), Refused(str(e)))
+    (content,) = encode_packets([reply])
+    return Message(content, reply_to=message)

@@ -12,7 +12,7 @@ from coterie.cli.network_config import check_config_name, read_network_run
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
 from coterie.data.frames import SiteTable
-from coterie.network.flower_setup import check_flower, flower_version, write_app
+from coterie.network.flower_setup import check_flower, write_app
 from coterie.network.status import status_as_text, status_of
 
 
@@ -94,10 +94,13 @@ class NewFlags:
 
 def new(names: list[str], argv: list[str]) -> int:
     """`coterie network new DIR`"""
-    about = "Write an app for existing SuperLinks and SuperNodes; it uses Flower's public API only."
+    about = (
+        "Write an app for `flwr run` on existing SuperLinks and SuperNodes of Flower. SuperNodes\n"
+        "execute the code that the server ships; `coterie network node` does not."
+    )
     read_flags("coterie network new DIR", NewFlags, about, argv)
     (path,) = check_names(names, 1, "coterie network new DIR, such as coterie network new app")
-    flower_version()
+    check_flower()
     write_app(Path(path))
     print(f"an app for `flwr run` is in {path}; its README.md explains how sites join")
     return 0

@@ -1,4 +1,8 @@
-"""The files of an app for stock Flower: it calls this library, and is its user's own to change."""
+"""The Flower app that `coterie network new` writes, and the versions of Flower that it needs.
+
+The app runs on stock SuperLinks and SuperNodes and uses Flower's public interfaces only. Its two
+halves call `cli.app_server` and `cli.app_site`; its user may change it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,8 @@ from coterie.core.errors import CoterieError
 from coterie.runs.files import write_error, write_text
 
 TESTED = ("1.41.0",)
-# neither reports to its makers, nor looks for updates, nor installs anything at run time
+FIRST, END = (1, 41), (1, 43)  # supported versions, as in the extra `flower`: first, first after
+# no telemetry, no search for updates, no installations at run time
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -20,31 +25,29 @@ QUIET = {
 }
 
 
-def flower_version() -> str:
-    """The installed version of Flower; refuse to begin without it."""
-    try:
-        return importlib.metadata.version("flwr")
-    except importlib.metadata.PackageNotFoundError:
-        raise CoterieError(
-            "`coterie network` needs Flower", "pip install 'coterie[flower]'"
-        ) from None
-
-
 def check_flower() -> None:
-    """Refuse to begin without Flower, or with a version that was not tried."""
-    version = flower_version()
-    if version not in TESTED:
+    """Check that a supported version of Flower is installed.
+
+    Raises:
+        CoterieError: It is missing, older or newer.
+    """
+    install = "pip install 'coterie[flower]'"
+    try:
+        version = importlib.metadata.version("flwr")
+    except importlib.metadata.PackageNotFoundError:
+        raise CoterieError("this command needs Flower", install) from None
+    major, minor = version.split(".")[:2]
+    if not FIRST <= (int(major), int(minor)) < END:
         raise CoterieError(
             f"flwr {version} is installed, and this version of coterie was tried with "
             f"{', '.join(TESTED)}",
-            f"pip install flwr=={TESTED[-1]}, or make an app for any Flower with "
-            "`coterie network new`",
+            install,
         )
     os.environ.update(QUIET)
 
 
 PACKAGE = "coterie_app"
-NOT_IN_NAMES = re.compile("[^a-z0-9]+")
+NOT_IN_APP_NAME = re.compile("[^a-z0-9]+")
 
 PYPROJECT = """\
 [build-system]
@@ -69,20 +72,20 @@ publisher = "coterie"
 serverapp = "coterie_app.server_app:app"
 clientapp = "coterie_app.client_app:app"
 
-# What `flwr run --run-config` may change. Paths are those of the machine of the SuperLink.
+# The keys of `flwr run --run-config`. Paths are on the machine of the SuperLink.
 [tool.flwr.app.config]
-config = ""       # a TOML file as for `coterie run --config`, with a key `method`
-sites = ""        # names of the sites that take part, with commas between
+config = ""       # TOML file as for `coterie run --config`, with a key `method`
+sites = ""        # names of the participating sites, separated by commas
 out = ""          # folder of the run; empty: runs/METHOD-DATA-TIME
-deadline = 300.0  # seconds that sites have for an answer
-quorum = 0.5      # share of the asked sites without whose answers no round goes on
-grace = 10.0      # seconds that it waits, beyond the quorum, for sites that are not connected
-wait = 3600.0     # seconds that all sites have to connect at first
-resume = false    # go on with the run in `out`
+deadline = 300.0  # seconds that sites have to reply
+quorum = 0.5      # fraction of the selected sites that must reply to complete a round
+grace = 10.0      # seconds to wait, once the quorum is reached, for sites that are offline
+wait = 3600.0     # seconds to wait for all sites before the first round
+resume = false    # continue the run in `out`
 """
 
 SERVER = '''\
-"""The server: asks the sites, and never sees a row."""
+"""The server: it sends requests to the sites and never sees a row."""
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -94,12 +97,12 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the method of the config file with the sites of the run config."""
+    """Train the method of the config file with the sites of the run config."""
     run_server(grid, context.run_config)
 '''
 
 CLIENT = '''\
-"""A site: answers the server from its own table, which stays where it is."""
+"""A site: it answers the server from its own table, which does not leave the machine."""
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -111,63 +114,66 @@ app = ClientApp()
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Answer whatever the method asks."""
+    """Reply to a request of the server."""
     return answer(message, context.node_config)
 
 
 @app.query("name")
 def name(message: Message, context: Context) -> Message:
-    """Say the site's name, where its key was registered without one."""
+    """Reply with the site's name, if its key was registered without one."""
     return tell_name(message, context.node_config)
 '''
 
 README = """\
 # $name
 
-A Flower app that runs a method of Coterie on the sites' own tables. It uses Flower's public
-interfaces alone.
+A Flower app that trains a method of Coterie on the sites' own tables. It uses Flower's public
+interfaces only.
 
-Flower, Coterie and PyTorch must be installed where the SuperLink and the SuperNodes run:
+**The server ships code.** `flwr run` sends this folder to the SuperLink, and every SuperNode
+executes the code that it receives: this app, or any other that somebody submits to the SuperLink,
+with the rights of the SuperNode and access to its table. If your sites do not allow this, use
+`coterie network server` and `coterie network node`: a node executes only functions of the
+library that its owner installed. It is faster, too: a SuperNode starts a process for each message.
+
+Install Flower, Coterie and PyTorch where the SuperLink and the SuperNodes run:
 `pip install 'coterie[flower]'`. Nothing is installed at run time, so start the SuperLink with
 `--disable-runtime-dependency-installation`.
 
-**At each site**, next to your other options of `flower-supernode`:
+**At each site**, in addition to your other options of `flower-supernode`:
 
 ```sh
 flower-supernode --superlink HOST:PORT … \\
   --node-config 'site="north" data="/srv/north.csv" state="/srv/coterie"'
 ```
 
-`data` is the site's table, and `state` the folder of its private states, which must outlast the
-process. With `label="outcome"` the site refuses runs about any other column, with
-`min-rows-to-report=10` runs that ask for sums over fewer rows.
+`data` is the site's table. `state` is the folder for its private states; it must persist after
+the process. With `label="outcome"` the site refuses runs with any other label, with
+`min-rows-to-report=10` runs that request sums over fewer rows.
 
-A site is known by the name that its key was registered under (`flwr supernode register north.pub
---name north`); give it as `site`, too. Only where there is none, the server believes what the node
-says: `site`, or the name of the table's file.
+A site is known by the name under which its key was registered (`flwr supernode register north.pub
+--name north`); give it as `site`, too. If the key has no name, the server accepts the name that the
+node claims: `site`, or the name of the table's file.
 
-**Where the SuperLink runs** there is a config file, as for `coterie run --config`:
+**On the machine of the SuperLink**, write a config file, as for `coterie run --config`:
 
 ```toml
 method = "ifca"
 clusters = 2
 rounds = 30
 label = "outcome"
-data = "folder:unused"  # sites bring their own tables
+data = "folder:unused"  # the sites have the tables
 ```
 
-**To begin:**
+**Start the run:**
 
 ```sh
 flwr run . --stream --run-config 'config="/srv/net.toml" sites="north,south" out="/srv/run"'
 ```
 
-The run's folder is on the machine of the SuperLink. `coterie report`, `assign`, `predict --cluster`
-and `export` read it. A run that was stopped goes on with `resume=true` in the run config;
-`pyproject.toml` lists all that can be given.
-
-Stock SuperNodes start a process for every message, which takes seconds. `coterie network server`
-and `coterie network node` do the same without that.
+The folder of the run is on the machine of the SuperLink. `coterie report`, `assign`, `predict
+--cluster` and `export` read it. A stopped run continues with `resume=true` in the run config;
+`pyproject.toml` lists all keys.
 """
 
 FILES = {
@@ -180,8 +186,15 @@ FILES = {
 
 
 def write_app(folder: Path) -> None:
-    """Write the app into a folder that does not exist yet."""
-    name = NOT_IN_NAMES.sub("-", folder.resolve().name.lower()).strip("-")
+    """Write the app.
+
+    Args:
+        folder: A folder that does not exist; its name becomes the name of the app.
+
+    Raises:
+        CoterieError: The folder exists, cannot be written, or has a name without letters or digits.
+    """
+    name = NOT_IN_APP_NAME.sub("-", folder.resolve().name.lower()).strip("-")
     if not name:
         raise CoterieError(f"{folder} cannot be the name of an app", "use letters and digits")
     try:

@@ -1,6 +1,6 @@
 """The transport interface, and the messenger that numbers requests and waits for replies.
 
-A `Transport` carries packets to sites by name: `FlowerServer`, `GridTransport` (stock Flower),
+A `Transport` carries packets to sites by name: `FlowerServer`, `FlowerTransport` (stock Flower),
 `PeerTransport`, or `InProcessTransport` in this process. A `Messenger` performs one exchange at a
 time over a transport: it sends a request to sites, repeats it when a site reconnects, and applies
 deadline and quorum.

@@ -1,4 +1,4 @@
-"""Packets over a Grid: who is connected, under which name, and what becomes of those who go."""
+"""The transport over Flower's Grid: which sites are connected, under which names, reconnections."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from coterie.network.packets import Cancel
 from coterie.network.transport import Messenger
 from coterie.network.waiting import WaitPolicy
 
-pytest.importorskip("flwr", reason="needs the extra `network`")
+pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from fake_grid import FakeNode
 from flwr.app import Error
 
-from coterie.network.grid_transport import GridTransport
+from coterie.network.flower import FlowerTransport
+
+pytestmark = pytest.mark.network
 
 
 def transport_of(place, sites=NAMES):
     grid = place.grid
-    return GridTransport(grid, sites, deadline=10, sleep=grid.sleep, clock=grid.clock)
+    return FlowerTransport(grid, sites, deadline=10, sleep=grid.sleep, clock=grid.clock)
 
 
 def all_connections(transport):
@@ -85,3 +87,18 @@ def test_a_node_that_goes_and_comes_back_is_sent_its_packet_again(place):
     outcome = messenger.exchange(Cancel("no"), {name: {} for name in NAMES})
     assert not outcome.absent
     assert 3 <= outcome.arrived["oak"].seconds < 10 and outcome.arrived["ash"].seconds == 0
+
+
+def test_messages_that_flower_does_not_accept_are_logged_and_sent_again(place, caplog):
+    """Flower returns no ids if the messages are too large, and None for one that it refuses."""
+    transport = transport_of(place, ("ash", "birch"))
+    all_connections(transport)
+    push = place.grid.push_messages
+    refusals = iter([[], [None, None]])
+    place.grid.push_messages = lambda messages: (
+        refused if (refused := next(refusals, None)) is not None else push(messages)
+    )
+    messenger = Messenger(transport, "0" * 16, 1, WaitPolicy(deadline=10), clock=place.grid.clock)
+    result = messenger.exchange(Cancel("no"), {"ash": {}, "birch": {}})
+    assert {*result.arrived} == {"ash", "birch"} and result.seconds >= 20
+    assert caplog.text.count("Flower did not accept a message to it") == 2
