@@ -21,7 +21,7 @@ from coterie.core.settings import setting
 from coterie.network.flower_setup import check_flower
 from coterie.network.local_table import OwnerPolicy
 from coterie.network.participation import Participation, find_participation
-from coterie.runs.files import write_error
+from coterie.runs.files import make_private_folder, write_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def node(names: list[str], argv: list[str]) -> int:
     key = Path(flags.key)
     state = Path(flags.state)
     try:
-        state.mkdir(parents=True, exist_ok=True)  # so that its owner can pause it at once
+        make_private_folder(state)  # so that its owner can pause it at once
     except OSError as e:
         raise write_error(e, state) from e
     owner = OwnerPolicy(label=flags.label, min_rows_to_report=flags.min_rows_to_report)

@@ -18,7 +18,7 @@ from coterie.core.errors import Diverged
 from coterie.core.version import __version__
 from coterie.metrics import METRICS, Row
 from coterie.runs.config import encode_readable
-from coterie.runs.files import write_text
+from coterie.runs.files import make_private_folder, write_text
 from coterie.runs.folder import lock_folder
 from coterie.runs.load import load_cached_data
 from coterie.runs.run import Run
@@ -212,7 +212,7 @@ def tune(setup: Setup, watcher: Watcher) -> Tuned:
         folder = None if given is None else tune_folder(setup, given, name)
         searches[name] = make_search(setup, name, folder, seeds=1)
     base = setup.folder()
-    base.mkdir(parents=True, exist_ok=True)
+    make_private_folder(base)
     with lock_folder(base):
         for name, search in searches.items():
             search.out = tune_folder(setup, base, name)

@@ -128,7 +128,7 @@ def make_new_folder(name: str) -> Path:
             folder = Path("runs") / f"{name}-{number}"
         try:
             folder.parent.mkdir(exist_ok=True)
-            folder.mkdir()
+            folder.mkdir(mode=0o700)
             return folder
         except FileExistsError:
             continue

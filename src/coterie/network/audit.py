@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from coterie.engines.replay import append_lines
-from coterie.runs.files import write_error
+from coterie.runs.files import create_file, write_error
 
 FILE = "audit.jsonl"
 AuditResult = Literal["accepted", "refused", "absent"]
@@ -71,6 +71,7 @@ class Audit:
     def open(self, folder: Path) -> None:
         """Write all records into a run's folder from now on."""
         self.file = folder / FILE
+        create_file(self.file)
         self._write()
 
     def record(self, records: Sequence[AuditRecord]) -> None:

@@ -24,7 +24,7 @@ from coterie.engines.replay import ExchangeRecord, append_record
 from coterie.network.packets import CallClient, Done, Refused, WriteModel
 from coterie.network.transport import Messenger
 from coterie.network.waiting import ExchangeResult, failure_reason
-from coterie.runs.files import write_error
+from coterie.runs.files import create_file, write_error
 from coterie.runs.run import Run
 
 FINAL_EXCHANGE = 1_000_000  # exchange in which sites write models, after all others of a round
@@ -136,6 +136,7 @@ class NetworkEngine(SiteCoordinator):
             return
         file = self.folder / "diary.jsonl"
         try:
+            create_file(file)
             append_record(file, entry)
         except OSError as e:
             raise write_error(e, file) from e

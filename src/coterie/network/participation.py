@@ -58,6 +58,7 @@ class Participation:
     def _write(self, name: OwnerStatus) -> None:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         try:
+            (self.folder / name).touch(mode=0o600)
             (self.folder / name).write_text(f"{now}\n", encoding="ascii")
         except OSError as e:
             raise write_error(e, self.folder) from e

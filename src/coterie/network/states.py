@@ -16,7 +16,7 @@ from coterie.core.call import Version
 from coterie.core.errors import CoterieError
 from coterie.engines.codec import BadBytes, Types, decode, encode
 from coterie.network.packets import RequestNumber, Terms
-from coterie.runs.files import write_bytes, write_text
+from coterie.runs.files import make_private_folder, write_bytes, write_text
 
 DIGEST = 32  # bytes of the SHA-256 checksum at the start of a states file
 UNSAFE = re.compile(r"[^\w .-]")  # characters that are replaced in file names
@@ -62,6 +62,7 @@ class SiteFolder:
     """
 
     def __init__(self, base: Path, experiment: str, client: str) -> None:
+        self.base = base
         self.path = base / f"{file_name(client)}-run-{experiment}"
         self.experiment = experiment
         self.client = client
@@ -92,7 +93,7 @@ class SiteFolder:
 
     def write_terms(self, stored: StoredTerms) -> None:
         """Write terms.json."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        self._make_folder()
         text = msgspec.json.format(msgspec.json.encode(stored), indent=1).decode()
         write_text(self.path / "terms.json", text + "\n")
 
@@ -127,6 +128,7 @@ class SiteFolder:
 
     def write_states(self, stored: StoredStates, types: Types) -> None:
         """Replace the private states."""
+        self._make_folder()
         raw = encode(
             tuple(stored.versions.values()),
             types,
@@ -136,6 +138,11 @@ class SiteFolder:
             client=self.client,
         )
         write_bytes(self.path / "states", hashlib.sha256(raw).digest() + raw)
+
+    def _make_folder(self) -> None:
+        make_private_folder(self.base)
+        make_private_folder(self.path)
+        self.path.chmod(0o700)  # version 0.2 left it open to others
 
     def _check_belongs(self, file: Path, experiment: str, client: str) -> None:
         if (experiment, client) != (self.experiment, self.client):

@@ -2,6 +2,10 @@
 
 A file is written to a temporary path beside it and then renamed, so that a process killed at any
 point leaves the old file or the new one, never a half. The next write replaces what it left.
+
+Folders of runs and of sites are private: only their owner can use them. New files in a private
+folder are private, too; in other folders, such as those of reports and exports, they follow the
+umask.
 """
 
 from __future__ import annotations
@@ -24,6 +28,24 @@ ENDING = ".coterie-new"  # of a file or folder that is being written
 
 class FolderBusy(CoterieError):
     """Another process is using the same folder or file."""
+
+
+# ------------------------------------------------------------------------------ private folders
+def make_private_folder(path: Path) -> None:
+    """Create a folder that only its owner can use, if it does not exist."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+
+
+def create_file(path: Path) -> None:
+    """Create an empty file, private if its folder is; leave an existing one as it is."""
+    mode = 0o600 if is_private(path.parent) else 0o666
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, mode))
+
+
+def is_private(folder: Path) -> bool:
+    """Return whether only the owner of a folder can use it."""
+    return not folder.stat().st_mode & 0o077
 
 
 # ------------------------------------------------------------------------------ writing
@@ -52,6 +74,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     try:
         with lock_for_writing(path) as temporary:
             try:
+                create_file(temporary)
                 with open(temporary, "wb") as file:
                     file.write(content)
                     file.flush()
@@ -84,6 +107,7 @@ def hold_lock(path: Path, busy: str) -> Iterator[None]:
     """
     lock = FileLock(path, blocking=False, fallback_to_soft=False)  # a soft lock outlives a kill
     try:
+        create_file(path)
         lock.acquire()
     except Timeout as e:
         raise FolderBusy(busy, "wait until it has ended, or stop it") from e

@@ -40,7 +40,15 @@ from coterie.runs.config import (
     encode,
     encode_readable,
 )
-from coterie.runs.files import LOCK, hold_lock, is_temporary, write_error, write_text
+from coterie.runs.files import (
+    LOCK,
+    create_file,
+    hold_lock,
+    is_temporary,
+    make_private_folder,
+    write_error,
+    write_text,
+)
 
 log = logging.getLogger("coterie")
 NETWORK = "network.json"
@@ -67,8 +75,8 @@ class RunFolder:
         """
         folder = RunFolder(Path(path))
         with create_folder(folder.path):
-            (folder.path / "checkpoints").mkdir(exist_ok=True)
-            (folder.path / "metrics.jsonl").touch()
+            make_private_folder(folder.path / "checkpoints")
+            create_file(folder.path / "metrics.jsonl")
             before()
             write_text(folder.path / "config.json", encode_readable(config))
         return folder
@@ -268,6 +276,8 @@ class LogFile(logging.FileHandler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
         try:
+            if self.stream is None:
+                create_file(Path(self.baseFilename))
             super().emit(record)
         except OSError:
             self.handleError(record)
@@ -302,7 +312,7 @@ def create_folder(path: Path) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.mkdir(path)
+            os.mkdir(path, 0o700)
         except FileExistsError:
             ensure_free(path)
         with lock_folder(path):

@@ -31,7 +31,7 @@ from coterie.data import Federation
 from coterie.engines.plan import Plan
 from coterie.metrics import METRICS, Row, main_metric
 from coterie.runs.config import encode, encode_readable
-from coterie.runs.files import write_text
+from coterie.runs.files import make_private_folder, write_text
 from coterie.runs.folder import RunFolder, is_incomplete, lock_folder
 from coterie.runs.load import load_run
 from coterie.runs.run import Run
@@ -179,7 +179,7 @@ class Search:
         """
         if self.out is None:
             return self._train(follow)
-        self.out.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.out)
         with lock_folder(self.out):
             return self._train(follow)
 

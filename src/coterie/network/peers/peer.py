@@ -38,7 +38,7 @@ from coterie.network.site import NetworkSite
 from coterie.network.terms import site_settings
 from coterie.network.waiting import WaitPolicy
 from coterie.runs.config import decode, encode_readable
-from coterie.runs.files import write_text
+from coterie.runs.files import make_private_folder, write_text
 from coterie.runs.folder import NETWORK, RESTART, RunFolder, checkpoint_round, lock_folder
 from coterie.runs.run import Run
 
@@ -206,7 +206,7 @@ class Peer:
         else:
             if self.run_folder.exists():  # another peer was killed before it had made its folder
                 shutil.rmtree(self.run_folder)
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self.folder)
             stored = PeerFile(name=self.site.client, config=self.config)
             write_text(self.folder / "peer.json", encode_readable(stored))
             run = begin(
