@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import ipaddress
 import os
 import socket
 import subprocess
@@ -10,20 +12,64 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
     PublicFormat,
 )
+from cryptography.x509.oid import NameOID
 
 import coterie as ct
-from coterie.network.certificates import make_authority, new_key
-from coterie.network.flower_setup import QUIET
-from coterie.network.simulation import free_port
 
 HOST = "127.0.0.1"
 COMMANDS = Path(sys.executable).parent  # where the commands of flwr are, which call each other
+# no telemetry, no search for updates, no installations at run time
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP384R1())
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def write_certificate(folder: Path) -> None:
+    """Write server.key and a certificate for HOST, server.crt, that is its own authority."""
+    folder.mkdir()
+    key = new_key()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "superlink")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(HOST))]),
+            critical=False,
+        )
+        .sign(key, hashes.SHA384())
+    )
+    (folder / "server.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
+    (folder / "server.key").write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
 
 
 class StockFlower:
@@ -37,14 +83,14 @@ class StockFlower:
     ) -> None:
         self.place = place
         self.keys = place / "keys"
-        make_authority(self.keys, HOST)
+        write_certificate(self.keys)
         self.port = free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         home = place / "flwr"
         home.mkdir()
         (home / "config.toml").write_text(
             '[superlink]\ndefault = "here"\n\n[superlink.here]\n'
-            f'address = "{HOST}:{self.port}"\nroot-certificates = "{self.keys / "ca.crt"}"\n'
+            f'address = "{HOST}:{self.port}"\nroot-certificates = "{self.keys / "server.crt"}"\n'
         )
         source = Path(ct.__file__).parent.parent
         self.environment = {
@@ -58,7 +104,7 @@ class StockFlower:
         }
         self.start(
             "superlink", "flower-superlink", "--host", HOST, "--port", str(self.port),
-            "--ssl-ca-certfile", str(self.keys / "ca.crt"),
+            "--ssl-ca-certfile", str(self.keys / "server.crt"),
             "--ssl-certfile", str(self.keys / "server.crt"),
             "--ssl-keyfile", str(self.keys / "server.key"),
             "--enable-supernode-auth",
@@ -110,7 +156,7 @@ class StockFlower:
         config = f'site="{name}" data="{table}" state="{self.place / "states" / name}"'
         self.start(
             name, "flower-supernode", "--superlink", f"{HOST}:{self.port}",
-            "--root-certificates", str(self.keys / "ca.crt"),
+            "--root-certificates", str(self.keys / "server.crt"),
             "--auth-supernode-private-key", str(self.keys / name),
             "--host", HOST, "--port", str(free_port()), "--node-config", config,
         )  # fmt: skip
