@@ -13,7 +13,7 @@ import numpy as np
 from torch.utils._pytree import tree_leaves
 
 import coterie as ct
-from coterie.network.simulation import free_port
+from coterie.network.ports import free_port
 
 NAMES = ("ash", "birch", "cedar", "elm", "fir", "oak")
 
@@ -112,7 +112,7 @@ def namespaces_are_permitted() -> bool:
 
 
 class Machines:
-    """A server and its nodes as processes, with keys and certificates."""
+    """A server and its nodes as processes, with certificates."""
 
     def __init__(self, place: Path, config: str, deadline: float, names: tuple[str, ...]) -> None:
         self.place = place
@@ -137,8 +137,8 @@ class Machines:
     def node_words(self, name: str) -> list[str]:
         return [
             "node", "--data", f"sites/{name}.csv",
-            "--server", f"127.0.0.1:{self.port}", "--key", f"certs/{name}.key",
-            "--ca", "certs/ca.crt", "--state", f"states/{name}",
+            "--server", f"127.0.0.1:{self.port}", "--key", f"certs/{name}.pem",
+            "--state", f"states/{name}",
         ]  # fmt: skip
 
     def kill_server(self) -> None:

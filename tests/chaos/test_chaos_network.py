@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import json
 import os
@@ -33,7 +32,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.network,
     pytest.mark.skipif(os.environ.get("COTERIE_CHAOS") != "all", reason="`make chaos` runs it"),
-    pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs flwr"),
 ]
 SEEDS = os.environ.get("COTERIE_CHAOS_SEEDS", "1").split()
 METHODS = ("ditto", "fedsoft", "pfl-tc", "cgpfl")  # all with private states; by the seed

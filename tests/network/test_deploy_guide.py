@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -124,8 +123,6 @@ class Hosts:
 
 @pytest.fixture
 def hosts(tmp_path):
-    if importlib.util.find_spec("flwr") is None:
-        pytest.skip("needs the extra `network`")
     if not namespaces_are_permitted():
         pytest.skip("network namespaces are not permitted here")
     hosts = Hosts(tmp_path)
@@ -215,13 +212,13 @@ def test_the_services_of_compose_are_a_server_and_three_nodes_that_can_start():
         words = service["command"].split()
         flags_are_known(words)
         inside = [volume.split(":")[1] for volume in service["volumes"]]
-        for flag in ("--key", "--ca", "--data", "--state", "--certs"):
+        for flag in ("--key", "--data", "--state", "--certs"):
             if flag in words:
                 file = words[words.index(flag) + 1]
                 assert f"/home/coterie/{file}" in inside, f"{file} of {name} is not mounted"
         if name != "server":
             assert words[words.index("--server") + 1] == "server:8443"
-            assert service["volumes"][1].endswith(f"/certs/{name}.key:/home/coterie/{name}.key:ro")
+            assert service["volumes"][1].endswith(f"/certs/{name}.pem:/home/coterie/{name}.pem:ro")
 
 
 @pytest.mark.parametrize("unit", ["coterie-server", "coterie-node"])

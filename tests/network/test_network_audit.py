@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 import coterie as ct
 from coterie.core.errors import CoterieError
-from coterie.network.listening import TOO_LONG, Refusals
+from coterie.network.https_server import TOO_LONG, Refusals
 from coterie.network.monitoring import (
     MAX_REASONS,
     OTHER_REASON,
@@ -48,7 +48,7 @@ def losing_oak_and_poisoning_fir(name, request, reply):
 
 def view_of(run, network: InProcessNetwork) -> WatchedServer:
     network.transport.refusals = Refusals()
-    network.transport.nodes = dict.fromkeys(NAMES, 0)
+    network.transport.names = sorted(NAMES)
     view = WatchedServer(network.transport, "a title", "soon")
     view.show(run)
     return view
@@ -153,7 +153,7 @@ def test_metrics_count_what_the_audit_says(tmp_path):
     run = network.run()
     view = view_of(run, network)
     network.transport.away.add("elm")
-    view.transport.refusals(TOO_LONG, "somebody")
+    view.transport.refusals.add(TOO_LONG, "somebody")
     found = read_metrics(view.metrics_text())
     lines = audit_records(network)
     assert found["coterie_round"] == found["coterie_rounds"] == 3

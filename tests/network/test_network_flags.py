@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import json
 import socket
+import sys
 
 import pytest
 from made_network import NAMES, InProcessNetwork, write_tables
@@ -13,11 +12,7 @@ from made_network import NAMES, InProcessNetwork, write_tables
 import coterie as ct
 from coterie.cli import main
 from coterie.cli.commands import NETWORK_COMMANDS, import_command
-from coterie.network.flower_setup import TESTED
 
-with_flower = pytest.mark.skipif(
-    importlib.util.find_spec("flwr") is None, reason="needs the extra `network`"
-)
 CONFIG = """
 method = "ifca"
 clusters = 2
@@ -44,36 +39,19 @@ def says(capsys, words: list[str], sentence: str) -> None:
     assert sentence in error and len(error.splitlines()) == 1
 
 
-@pytest.fixture
-def flower(monkeypatch):
-    """A version of Flower that seems to be installed."""
-
-    def pretend(version: str | None) -> None:
-        def found(name: str) -> str:
-            if version is None:
-                raise importlib.metadata.PackageNotFoundError(name)
-            return version
-
-        monkeypatch.setattr("importlib.metadata.version", found)
-
-    return pretend
-
-
 COMMANDS = [
     ["simulate", "net.toml"],
     ["server", "net.toml"],
-    ["node", "--data", "sites/ash.csv", "--server", "localhost:1", "--key", "ash.key"],
+    ["node", "--data", "sites/ash.csv", "--server", "localhost:1", "--key", "ash.pem"],
     ["certs", "certs", "--host", "localhost"],
 ]
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
-def test_without_flower_or_with_another_version_nothing_begins(words, place, flower, capsys):
-    flower(None)
-    says(capsys, words, "needs Flower: pip install 'coterie[flower]'.")
-    flower("1.99.0")
-    assert TESTED == ("1.41.0",)
-    sentence = "flwr 1.99.0 is installed, and this version of coterie was tried with 1.41.0"
+@pytest.mark.parametrize("missing", ["aiohttp", "cryptography"])
+def test_without_the_extra_nothing_begins(words, missing, place, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, missing, None)
+    sentence = "a network needs aiohttp and cryptography: pip install 'coterie[network]'."
     says(capsys, words, sentence)
 
 
@@ -151,7 +129,6 @@ def test_unknown_commands_are_named(capsys):
 
 
 # ------------------------------------------------------------------------------ with Flower
-@with_flower
 def test_a_simulation_does_not_start_nodes_for_a_folder_that_is_taken(place, capsys):
     (place / "out/run").mkdir(parents=True)
     (place / "out/run/notes.txt").write_text("mine")
@@ -160,7 +137,6 @@ def test_a_simulation_does_not_start_nodes_for_a_folder_that_is_taken(place, cap
     assert not (place / "out/sites").exists()
 
 
-@with_flower
 def test_a_port_in_use_is_one_sentence(place, capsys):
     assert main(["network", "certs", "certs", "--host", "localhost", "--sites", "ash,elm"]) == 0
     with socket.socket() as taken:
@@ -177,17 +153,21 @@ def test_a_port_in_use_is_one_sentence(place, capsys):
         says(capsys, words, "choose another --page-host.")
 
 
-@with_flower
 def test_keys_and_certificates_are_made_once_and_read_by_their_owner_alone(place, capsys):
     assert main(["network", "certs", "certs", "--host", "localhost", "--sites", "ash"]) == 0
-    assert (place / "certs/server.key").stat().st_mode & 0o77 == 0
-    assert (place / "certs/ash.key").stat().st_mode & 0o77 == 0
+    for name in ("ca", "server", "ash"):
+        assert (place / f"certs/{name}.pem").stat().st_mode & 0o77 == 0
     capsys.readouterr()
     says(capsys, ["certs", "certs", "--sites", "ash"], "is registered")
     says(capsys, ["certs", "certs", "--host", "localhost"], "has certificates already")
-    says(capsys, ["certs", "certs", "--sites", "../ash"], "cannot be the name of a file")
+    for name in ("../ash", "server", "ca", ".ash", "x" * 65):
+        says(capsys, ["certs", "certs", "--sites", name], "cannot be the name of a site")
+    says(
+        capsys, ["certs", "certs", "--renew", "elm"], "there is no site 'elm' in certs: registered"
+    )
+    says(capsys, ["certs", "certs", "--revoke", "elm"], "registered are: ash.")
+    says(capsys, ["certs", "none", "--sites", "ash"], "there is no file none/ca.pem")
     node = ["node", "--data", "sites/ash.csv", "--server", "localhost:1"]
-    says(capsys, [*node, "--key", "certs/ash.key"], "give --ca")
-    says(capsys, [*node, "--key", "net.toml", "--ca", "certs/ca.crt"], "is not a private key")
-    says(capsys, [*node, "--key", "no.key", "--insecure"], "cannot be read")
+    says(capsys, [*node, "--key", "net.toml"], "is not a site's file of `coterie network certs`")
+    says(capsys, [*node, "--key", "no.pem"], "there is no file no.pem")
     says(capsys, ["server", "net.toml", "--certs", "none"], "register sites with")

@@ -12,8 +12,9 @@ from torch.utils._pytree import tree_leaves
 
 import coterie as ct
 from coterie.cli import main
+from coterie.network.certificates import make_authority, register_site
 from coterie.network.packets import Done, Reply, read_head
-from coterie.network.registry import RegistryWatcher
+from coterie.network.registry import SiteDirectory
 from coterie.network.server import resume, serve
 from coterie.network.waiting import WaitPolicy
 from coterie.reporting.live.folder import WatchedFolder
@@ -210,16 +211,12 @@ def test_status_and_page_say_who_came_later(tmp_path, capsys):
 
 
 def test_sites_that_are_registered_meanwhile_are_let_in(tmp_path, caplog):
-    file = tmp_path / "sites.json"
-    file.write_text('{"ash": "A"}')
-    registered = []
-    refresh = RegistryWatcher(tmp_path, registered.append)
-    refresh()
-    assert registered == []
-    file.write_text('{"ash": "A", "oak": "B"}')
-    refresh()
-    refresh()
-    assert registered == [{"ash": b"A", "oak": b"B"}]
-    file.write_text("{")
-    refresh()
-    assert "new sites cannot connect" in caplog.text and len(registered) == 1
+    make_authority(tmp_path, "localhost")
+    register_site(tmp_path, "ash")
+    directory = SiteDirectory(tmp_path)
+    assert directory.names == ["ash"] and not directory.reload()
+    register_site(tmp_path, "oak")
+    assert directory.reload() and directory.names == ["ash", "oak"] and not directory.reload()
+    (tmp_path / "sites.json").write_text("{")
+    assert not directory.reload() and directory.names == ["ash", "oak"]
+    assert "changes of the registered sites are ignored" in caplog.text

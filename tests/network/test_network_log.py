@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import http.client
 from types import SimpleNamespace
 
 import pytest
@@ -62,53 +62,44 @@ def test_a_site_says_what_begins_and_what_its_owner_wants(tmp_path, caplog):
 
 
 def test_a_node_says_when_its_connection_is_lost_and_when_it_is_back(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("flwr")
-    import httpx
-
-    from coterie.network import flower_node
-    from coterie.network.certificates import register_site
+    from coterie.network import https_node
+    from coterie.network.certificates import make_authority, register_site
 
     class Stopped(BaseException):
         """Ends the node."""
 
-    said = [
-        httpx.ConnectError(""),
-        None,
-        flower_node.ConnectionLost("gone"),
-        httpx.ConnectError(""),
-        None,
-    ]
-    said += [httpx.RemoteProtocolError(""), None, Stopped()]
+    lost = https_node.ConnectionLost("gone")
+    events = [ConnectionRefusedError(), None, lost, ConnectionRefusedError(), None]
+    events += [http.client.RemoteDisconnected(""), None, Stopped()]
 
     class Connected:
         def __init__(self, *_) -> None:
-            self.gone = threading.Event()
             self.receive()
 
         def receive(self) -> None:
-            what = said.pop(0)
+            what = events.pop(0)
             if what is not None:
                 raise what
 
-        def close(self, *, silently: bool) -> None:
+        def close(self) -> None:
             pass
 
-    monkeypatch.setattr(flower_node, "NodeConnection", Connected)
-    monkeypatch.setattr(flower_node, "time", SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setattr(https_node, "ServerConnection", Connected)
+    monkeypatch.setattr(https_node, "time", SimpleNamespace(sleep=lambda _: None))
+    make_authority(tmp_path, "localhost")
     key = register_site(tmp_path, "elm")
     (tmp_path / "elm.csv").write_text("a,outcome\n1,2\n")
     words = ["--data", tmp_path / "elm.csv", "--key", key, "--state", tmp_path / "state"]
     with pytest.raises(Stopped):
-        main(["network", "node", "--server", "there:8443", "--insecure", *map(str, words)])
+        main(["network", "node", "--server", "there:8443", *map(str, words)])
     lines = [line for line in capsys.readouterr().err.splitlines() if "elm: " in line]
-    lost = "warning: elm: the connection to there:8443 was lost"
+    was_lost = "warning: elm: the connection to there:8443 was lost"
     assert lines == [
-        "warning: elm: the server is not there, maybe because it speaks with TLS alone; trying "
-        "again.",
+        "warning: elm: the server cannot be reached; trying again.",
         "elm: connected to there:8443",
-        f"{lost}: gone; trying again.",
-        "warning: elm: the server is not there; trying again.",
+        f"{was_lost}: gone; trying again.",
+        "warning: elm: the server cannot be reached; trying again.",
         "elm: connected to there:8443 again",
-        f"{lost}: the server has hung up; trying again.",
+        f"{was_lost}: the server has closed the connection; trying again.",
         "elm: connected to there:8443 again",
     ]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import threading
-from contextlib import suppress
+import datetime
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,21 +12,18 @@ from made_network import InProcessNetwork, write_tables
 
 import coterie as ct
 from coterie.cli import main
-from coterie.network import listening
+from coterie.network import https_node
+from coterie.network.certificates import make_authority, register_site, revoke
+from coterie.network.https_server import HttpsServer
 from coterie.network.packets import Packet, Reply, read_head
-from machines import wait_for
+from coterie.network.ports import LOOPBACK, free_port
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("flwr") is None, reason="needs the extra `network`"
-)
 TWO = ("ash", "elm")
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A folder with two tables, and keys and certificates of two servers."""
-    from coterie.network.certificates import make_authority, register_site
-
     monkeypatch.chdir(tmp_path)
     write_tables(tmp_path / "sites", TWO)
     for folder in ("certs", "other"):
@@ -39,20 +35,9 @@ def place(tmp_path, monkeypatch):
 
 @pytest.fixture
 def served(place):
-    """A server of two sites with TLS; its port."""
-    from coterie.network.certificates import read_registry
-    from coterie.network.flower_server import FlowerServer
-    from coterie.network.simulation import free_port
-
-    address = listening.Address(
-        host="127.0.0.1",
-        port=free_port(),
-        certificate=place / "certs/server.crt",
-        key=place / "certs/server.key",
-    )
-    server = FlowerServer(address, read_registry(place / "certs"))
-    yield server, address.port
-    server.close()
+    """A server of two sites."""
+    with closing(HttpsServer(LOOPBACK, free_port(), place / "certs")) as server:
+        yield server
 
 
 def sentence_of(capsys, *words: str) -> str:
@@ -64,57 +49,39 @@ def sentence_of(capsys, *words: str) -> str:
 
 
 # ------------------------------------------------------------------------------ strangers
-def test_an_unknown_key_is_refused_and_both_sides_say_so(served, capsys, caplog):
-    server, port = served
-    words = ("--server", f"127.0.0.1:{port}", "--ca", "certs/ca.crt")
-    said = sentence_of(capsys, *words, "--key", "other/ash.key")
-    assert "the server does not accept this node's key: see to keys" in said
-    assert "somebody at 127.0.0.1 was refused: a key that is not registered." in caplog.text
-    assert server.refusals.counts == {listening.UNKNOWN_KEY: 1}
-    assert "BEGIN PUBLIC KEY" not in caplog.text
+def test_a_certificate_of_another_network_is_one_sentence(served, capsys):
+    words = ("--server", f"127.0.0.1:{served.port}", "--key", "other/ash.pem")
+    assert "is not signed by the authority that this site accepts" in sentence_of(capsys, *words)
 
 
-def test_another_authority_is_not_trusted(served, capsys):
-    _, port = served
-    words = ("--server", f"127.0.0.1:{port}", "--key", "certs/ash.key")
-    said = sentence_of(capsys, *words, "--ca", "other/ca.crt")
-    assert "is not signed by the authority that this node trusts" in said
-    said = sentence_of(capsys, *words, "--ca", "sites/ash.csv")
-    assert "sites/ash.csv is not a certificate: give the server's ca.crt." in said
+def test_a_revoked_certificate_is_one_sentence_on_both_sides(served, capsys, caplog):
+    revoke(served.sites.certs, "ash")
+    words = ("--server", f"127.0.0.1:{served.port}", "--key", "certs/ash.pem")
+    said = sentence_of(capsys, *words)
+    assert "the server does not accept this site's certificate: check the cert" in said
+    assert "somebody at 127.0.0.1 was refused: a certificate that is not reg" in caplog.text
 
 
 def test_a_server_under_another_name_is_not_trusted(served, capsys):
-    _, port = served
-    words = ("--server", f"localhost:{port}", "--key", "certs/ash.key", "--ca", "certs/ca.crt")
-    assert "is for another host than the one that --server names" in sentence_of(capsys, *words)
+    words = ("--server", f"localhost:{served.port}", "--key", "certs/ash.pem")
+    assert "is for another host than the one in --server" in sentence_of(capsys, *words)
 
 
-def test_a_clock_that_is_off_is_named_on_both_sides(served, capsys, caplog, monkeypatch):
-    """The node's clock is 100 seconds ahead: it signs with it, and compares with it."""
-    import datetime
-
-    from coterie.network import flower_node
-
-    ahead = datetime.timedelta(seconds=100)
-
-    class Clock(datetime.datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return datetime.datetime.now(tz) + ahead
-
-    later = SimpleNamespace(datetime=Clock, UTC=datetime.UTC)
-    monkeypatch.setattr(flower_node, "datetime", later)
-    monkeypatch.setattr(flower_node, "now", lambda: Clock.now(datetime.UTC))
-    _, port = served
-    words = ("--server", f"127.0.0.1:{port}", "--key", "certs/ash.key", "--ca", "certs/ca.crt")
+@pytest.mark.parametrize("days", [-800, 800])
+def test_a_clock_that_is_wrong_is_one_sentence(days, served, capsys, monkeypatch):
+    """Certificates are compared with the clock of this machine."""
+    now = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
+    clock = SimpleNamespace(now=lambda tz: now)
+    module = SimpleNamespace(datetime=clock, UTC=datetime.UTC)
+    monkeypatch.setattr("coterie.network.https_node.datetime", module)
+    words = ("--server", f"127.0.0.1:{served.port}", "--key", "certs/ash.pem")
     said = sentence_of(capsys, *words)
-    assert "the server refuses this node, whose clock is off by 10" in said
-    assert "ash was refused: a clock that is off by 10" in caplog.text
+    assert f"and the clock of this machine says {now:%Y-%m-%d}: set the clock, or" in said
 
 
 @pytest.mark.parametrize("server", ["127.0.0.1", "https://host:8443", "host:port", ":8443", "h:0"])
 def test_a_server_is_a_host_and_a_port(server, place, capsys):
-    words = ("--server", server, "--key", "certs/ash.key", "--ca", "certs/ca.crt")
+    words = ("--server", server, "--key", "certs/ash.pem")
     assert "give its host and port" in sentence_of(capsys, *words)
 
 
@@ -124,16 +91,8 @@ class Delivered(BaseException):
 
 
 @pytest.fixture
-def ended_silently() -> list[bool]:
-    """Of each node that has ended: whether it did so without a goodbye."""
-    return []
-
-
-@pytest.fixture
-def delivers(monkeypatch, ended_silently):
+def delivers(monkeypatch):
     """Connects nodes to nobody, and delivers them these packets; the replies are in the list."""
-    from coterie.network import flower_node
-    from coterie.network.records import RecordEncoder
 
     def connect(packets: list[Packet]) -> list[Packet]:
         replies: list[Packet] = []
@@ -145,15 +104,16 @@ def delivers(monkeypatch, ended_silently):
             def receive(self):
                 if not packets:
                     raise Delivered
-                return SimpleNamespace(content=RecordEncoder().wrap(packets.pop(0)))
+                return https_node.NumberedRequest("1", packets.pop(0))
 
-            def reply(self, message, packet, seconds) -> None:
+            def reply(self, number, packet) -> bool:
                 replies.append(packet)
+                return True
 
-            def close(self, *, silently: bool) -> None:
-                ended_silently.append(silently)
+            def close(self) -> None:
+                pass
 
-        monkeypatch.setattr(flower_node, "NodeConnection", Connected)
+        monkeypatch.setattr(https_node, "ServerConnection", Connected)
         return replies
 
     return connect
@@ -165,10 +125,10 @@ def packets_for(network: InProcessNetwork, name: str, kind: bytes) -> list[Packe
     return [packet for n, packet, _ in sent if n == name and b'"do":"' + kind in packet.head]
 
 
-NODE = ("--server", "localhost:1", "--key", "certs/ash.key", "--ca", "certs/ca.crt")
+NODE = ("--server", "localhost:1", "--key", "certs/ash.pem")
 
 
-def test_a_table_without_the_label_ends_its_node(place, capsys, delivers, ended_silently):
+def test_a_table_without_the_label_ends_its_node(place, capsys, delivers):
     network = InProcessNetwork(place / "made", ct.IFCA(clusters=2), names=TWO)
     network.begin()
     replies = delivers(packets_for(network, "ash", b"hello"))
@@ -178,7 +138,6 @@ def test_a_table_without_the_label_ends_its_node(place, capsys, delivers, ended_
     assert "unknown label column of client 'ash': 'outcome': there are: a, b, colour," in said
     told = read_head(replies[0].head, Reply).body.reason
     assert told == "its table cannot be used for this run; see the log of the site"
-    assert ended_silently == [True]
 
 
 def test_a_table_that_was_mended_is_read_again(place):
@@ -229,55 +188,26 @@ def test_a_full_disk_does_not_end_a_node(place, capsys, delivers, monkeypatch):
 
 
 # ------------------------------------------------------------------------------ leaving
-def test_a_server_that_ends_holds_no_question_open(served, place):
-    """Nodes' questions for messages are held open for ten seconds otherwise."""
-    import httpx
-
-    from coterie.network.flower_node import NodeConnection, read_authority, read_key
-
-    server, port = served
-    key, authority = read_key(place / "certs/ash.key"), read_authority(place / "certs/ca.crt")
-    connection = NodeConnection(f"127.0.0.1:{port}", key, authority)
-    messages: list[object] = []
-
-    def ask() -> None:
-        with suppress(httpx.TransportError):
-            while True:  # as a node does
-                messages.append(connection.receive())
-
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    wait_for(lambda: server.waiting, 10, "a node's question")
-    server.close()
-    assert not server.thread.is_alive()
-    asking.join(5)
-    assert messages and set(messages) == {None}
-    connection.gone.set()
-
-
-def test_a_node_whose_owner_leaves_tells_the_server_and_ends(
-    place, capsys, delivers, ended_silently, monkeypatch
-):
-    from coterie.network import flower_node
+def test_a_node_whose_owner_leaves_tells_the_server_and_ends(place, capsys, delivers, monkeypatch):
     from coterie.network.participation import Participation
 
     network = InProcessNetwork(place / "made", ct.IFCA(clusters=2), names=TWO)
     network.begin()
     hello = packets_for(network, "ash", b"hello")
     replies = delivers([*hello, *hello, *hello])
-    receive = flower_node.NodeConnection.receive
+    receive = https_node.ServerConnection.receive
 
     def leaving(connection):
         if len(replies) == 1:
             Participation(Path("coterie-site")).leave()
         return receive(connection)
 
-    monkeypatch.setattr(flower_node.NodeConnection, "receive", leaving)
+    monkeypatch.setattr(https_node.ServerConnection, "receive", leaving)
     node = ["network", "node", "--data", str(network.tables / "ash.csv"), *NODE]
     assert main(node) == 0
     answers = [read_head(reply.head, Reply).body for reply in replies]
     assert [type(answer).__name__ for answer in answers] == ["SiteDescription", "NotParticipating"]
-    assert answers[1].status == "left" and ended_silently == [True]
+    assert answers[1].status == "left"
     capsys.readouterr()
     assert main(node) == 0
     assert "the site in coterie-site has left" in capsys.readouterr().out

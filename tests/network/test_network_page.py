@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import urllib.request
 
 import pytest
@@ -10,10 +9,10 @@ from made_network import NAMES, InProcessNetwork, distance
 from starlette.testclient import TestClient
 
 import coterie as ct
-from coterie.network.listening import Refusals
+from coterie.network.https_server import Refusals
 from coterie.network.monitoring import WatchedServer
+from coterie.network.ports import free_port
 from coterie.network.server import export_models
-from coterie.network.simulation import free_port
 from coterie.reporting.live.feed import Feed
 from coterie.reporting.live.server import make_app
 from machines import small_config, start, wait_for, write_tables
@@ -24,7 +23,7 @@ TOKEN = "a-token-of-a-test"
 
 def watched_server(network: InProcessNetwork) -> WatchedServer:
     network.transport.refusals = Refusals()
-    network.transport.nodes = dict.fromkeys(NAMES, 0)
+    network.transport.names = sorted(NAMES)
     return WatchedServer(network.transport, "ifca on 6 sites", "The run begins when all are there.")
 
 
@@ -95,7 +94,6 @@ def test_a_method_without_groups_exports_nothing(tmp_path):
 # ------------------------------------------------------------------------------ real processes
 @pytest.mark.slow
 @pytest.mark.network
-@pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs flwr")
 def test_a_server_has_a_page_before_any_site_and_models_in_the_end(tmp_path):
     (tmp_path / "net.toml").write_text(small_config("ifca", 2, "clusters = 2"))
     write_tables(tmp_path / "sites", NAMES[:2])
@@ -117,7 +115,7 @@ def test_a_server_has_a_page_before_any_site_and_models_in_the_end(tmp_path):
         for name in NAMES[:2]:
             node = start(
                 tmp_path, "node", "--data", f"sites/{name}.csv", "--server", f"127.0.0.1:{port}",
-                "--key", f"certs/{name}.key", "--ca", "certs/ca.crt", "--state", f"states/{name}",
+                "--key", f"certs/{name}.pem", "--state", f"states/{name}",
                 log=f"{name}.log",
             )  # fmt: skip
             nodes.append(node)

@@ -1,12 +1,10 @@
-"""Real processes over Flower's Fleet, with TLS and keys."""
+"""Real processes over HTTPS with a certificate on both sides."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import signal
-import socket
 import time
 from pathlib import Path
 
@@ -14,7 +12,10 @@ import pytest
 from made_network import InProcessNetwork
 
 import coterie as ct
-from coterie.network.simulation import free_port
+from coterie.network.certificates import make_authority, register_site
+from coterie.network.https_server import HttpsServer
+from coterie.network.packets import Reply, read_head
+from coterie.network.ports import LOOPBACK, free_port
 from machines import NAMES as ALL_NAMES
 from machines import (
     Machines,
@@ -27,11 +28,7 @@ from machines import (
 )
 from oracles import private_states
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.network,
-    pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs flwr"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.network]
 NAMES = ALL_NAMES[:4]
 SOME = "participation = 0.75"
 
@@ -110,32 +107,17 @@ def test_a_simulation_whose_tables_all_have_empty_cells_names_every_site(place):
 
 
 def test_the_last_reply_of_a_node_arrives_though_the_node_has_ended(place):
-    """The server looks for it only then; Flower withholds replies of nodes that said goodbye."""
-    from coterie.network.certificates import make_authority, register_site
-    from coterie.network.flower_server import FlowerServer
-    from coterie.network.listening import Address
-    from coterie.network.packets import Reply, read_head
-    from coterie.network.registry import read_registry
-
     keys = place / "certs"
-    make_authority(keys, "127.0.0.1")
+    make_authority(keys, LOOPBACK)
     register_site(keys, "ash")
-    address = Address(
-        host="127.0.0.1",
-        port=free_port(),
-        certificate=keys / "server.crt",
-        key=keys / "server.key",
-    )
     table = place / "sites/ash.csv"
     table.write_text(table.read_text().replace("outcome", "result", 1))
     network = InProcessNetwork(place / "made", ct.FedAvg(), names=("elm",))
     network.begin()
     hello = network.transport.traffic[0][1]
-    server = FlowerServer(address, read_registry(keys))
-    words = ("--data", "sites/ash.csv", "--server", f"127.0.0.1:{address.port}")
-    node = start(
-        place, "node", *words, "--key", "certs/ash.key", "--ca", "certs/ca.crt", log="ash.log"
-    )
+    server = HttpsServer(LOOPBACK, free_port(), keys)
+    words = ("--data", "sites/ash.csv", "--server", f"{LOOPBACK}:{server.port}")
+    node = start(place, "node", *words, "--key", "certs/ash.pem", log="ash.log")
     try:
         wait_for(lambda: "ash" in server.connections(), 60, "the node")
         server.send({"ash": hello})
@@ -162,8 +144,8 @@ def test_a_simulation_ends_when_a_node_does_before_it_connects(place):
 def test_a_node_that_is_told_twice_to_end_does_so_quietly(place):
     make_keys = start(place, "certs", "certs", "--host", "localhost", "--sites", "ash", log="keys")
     assert make_keys.wait(60) == 0
-    words = ("--data", "sites/ash.csv", "--server", "localhost:1", "--key", "certs/ash.key")
-    node = start(place, "node", *words, "--ca", "certs/ca.crt", log="ash.log")
+    words = ("--data", "sites/ash.csv", "--server", "localhost:1", "--key", "certs/ash.pem")
+    node = start(place, "node", *words, log="ash.log")
     wait_for(lambda: "trying again" in (place / "ash.log").read_text(), 60, "a node's start")
     for _ in range(20):
         node.terminate()
@@ -232,7 +214,7 @@ def test_slow_nodes_are_absent_or_waited_for_and_go_on(place):
 
 
 def test_strangers_are_refused_in_one_sentence(place):
-    """Another authority, a key that is not registered: the node ends with status 2."""
+    """A certificate of another network, or a revoked one: the node ends with status 2."""
     (place / "net.toml").write_text(small_config("fedavg", 1, SOME))
     for folder in ("certs", "other"):
         made = start(
@@ -247,51 +229,14 @@ def test_strangers_are_refused_in_one_sentence(place):
     try:
         wait_for(lambda: "listening" in (place / "server.log").read_text(), 60, "the server")
         common = ("node", "--data", "sites/ash.csv", "--server", f"127.0.0.1:{port}")
-        stranger = start(
-            place, *common, "--key", "other/ash.key", "--ca", "certs/ca.crt", log="stranger.log"
-        )
+        stranger = start(place, *common, "--key", "other/ash.pem", log="stranger.log")
         assert stranger.wait(60) == 2
-        assert "does not accept this node's key" in (place / "stranger.log").read_text()
-        trusting = start(
-            place, *common, "--key", "certs/ash.key", "--ca", "other/ca.crt", log="trusting.log"
-        )
-        assert trusting.wait(60) == 2
-        assert "is not signed by the authority" in (place / "trusting.log").read_text()
-        plain = start(place, *common, "--key", "certs/ash.key", "--insecure", log="plain.log")
-        wait_for(lambda: "trying again" in (place / "plain.log").read_text(), 60, "a refusal")
-        assert "WITHOUT TLS" in (place / "plain.log").read_text()
-        plain.kill()
-        plain.wait()
+        assert "is not signed by the authority" in (place / "stranger.log").read_text()
+        words = ("certs", "certs", "--revoke", "ash")
+        assert start(place, *words, log="certs.log").wait(60) == 0
+        revoked = start(place, *common, "--key", "certs/ash.pem", log="revoked.log")
+        assert revoked.wait(60) == 2
+        assert "does not accept this site's certificate" in (place / "revoked.log").read_text()
     finally:
         server.kill()
         server.wait()
-
-
-def test_only_the_fleet_is_served_and_long_requests_are_refused_unread(place):
-    import httpx
-
-    from coterie.network.certificates import make_authority, read_registry, register_site
-    from coterie.network.flower_server import FlowerServer
-    from coterie.network.listening import Address
-
-    make_authority(place / "certs", "127.0.0.1")
-    register_site(place / "certs", "ash")
-    port = free_port()
-    server = FlowerServer(Address(host="127.0.0.1", port=port), read_registry(place / "certs"))
-    try:
-        base = f"http://127.0.0.1:{port}"
-        others = ("/v1/control/start-run", "/v1/runtime/pull-task", "/docs", "/openapi.json", "/")
-        protobuf = {"content-type": "application/protobuf"}
-        for path in others:
-            answer = httpx.post(base + path, content=b"", headers=protobuf)
-            assert answer.status_code == 404, path
-        with socket.create_connection(("127.0.0.1", port), 10) as raw:
-            long = (
-                "POST /v1/fleet/push-object HTTP/1.1\r\nhost: x\r\ncontent-length: 9999999999\r\n"
-            )
-            raw.sendall(f"{long}\r\n".encode())
-            assert b" 413 " in raw.recv(1000), "answered before anything was sent"
-        url = f"{base}/v1/fleet/pull-messages"
-        assert httpx.post(url, content=b"", headers=protobuf).status_code == 401, "no key"
-    finally:
-        server.close()

@@ -53,7 +53,6 @@ def test_a_simulation_obeys_how_to_wait_and_keeps_its_own_port(place):
         ("quorum = 1.5", "quorum is 1.5: it must be ≤ 1."),
         ('deadline = "soon"', "deadline in [network] of net.toml is 'soon': it must be a number"),
         ("port = [1, 2]", "port in [network] of net.toml is [1, 2]: it must be a whole number"),
-        ("insecure = true", "insecure is in [network] of net.toml: give the flag --insecure."),
         ("resume = true", "give the flag --resume."),
         ("minimum_sites = 1\nminimum-sites = 2", "minimum_sites occurs twice in [network]"),
         ("wait = 2020-01-01", "network.wait in net.toml is a date or a time"),
@@ -106,7 +105,9 @@ def test_a_run_begins_with_enough_sites_when_the_time_is_over(caplog):
         wait_for_sites(ServerFlags(wait=5.0), THREE, Waited("oak"))
 
 
-def test_more_sites_than_have_keys_are_not_waited_for():
+def test_more_sites_than_have_certificates_are_not_waited_for():
     check_minimum_sites(ServerFlags(minimum_sites=3), 3)
-    with pytest.raises(CoterieError, match="the run needs 4 sites, but 3 have a key in certs"):
+    with pytest.raises(
+        CoterieError, match="the run needs 4 sites, but 3 have a certificate in certs"
+    ):
         check_minimum_sites(ServerFlags(minimum_sites=4), 3)

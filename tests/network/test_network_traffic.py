@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import socket
+import ssl
 import struct
 import threading
+from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,14 +16,16 @@ from made_network import InProcessNetwork, write_tables
 
 import coterie as ct
 from coterie.core.errors import CoterieError
+from coterie.network.certificates import make_authority, register_site
+from coterie.network.https_node import ConnectionLost, ServerConnection, client_context
+from coterie.network.https_server import HttpsServer, ServerCertificate
 from coterie.network.local_table import LocalTable
 from coterie.network.packets import Packet, Reply, read_head
+from coterie.network.ports import LOOPBACK, free_port
+from coterie.network.registry import SiteDirectory
 from coterie.network.site import BUG
 from machines import start, wait_for
 
-with_flower = pytest.mark.skipif(
-    importlib.util.find_spec("flwr") is None, reason="needs the extra `network`"
-)
 TWO = ("ash", "elm")
 SECRET = "the cell 4711 of row 12"
 
@@ -61,59 +65,48 @@ def test_an_error_while_a_model_is_computed_is_told_by_its_kind_alone(tmp_path, 
     assert SECRET not in (network.out / "audit.jsonl").read_text()
 
 
-@with_flower
-def test_an_error_in_the_server_is_told_in_fixed_words(tmp_path, monkeypatch, caplog):
-    import httpx
-    from flwr.superlink.servicer.fleet import fleet_handlers
+def test_an_error_in_the_server_is_told_by_its_status_alone(tmp_path, monkeypatch, caplog):
+    make_authority(tmp_path, LOOPBACK)
+    register_site(tmp_path, "ash")
 
-    from coterie.network.certificates import make_authority, read_registry, register_site
-    from coterie.network.flower_node import NodeConnection, read_key, why_not_connected
-    from coterie.network.flower_server import FlowerServer
-    from coterie.network.listening import FAILURE, Address
-    from coterie.network.simulation import free_port
-
-    make_authority(tmp_path, "127.0.0.1")
-    key = read_key(register_site(tmp_path, "ash"))
-    address = Address(host="127.0.0.1", port=free_port())
-    server = FlowerServer(address, read_registry(tmp_path))
-
-    def broken(**_):
+    def broken(self, fingerprint):
         raise ZeroDivisionError(SECRET)
 
-    monkeypatch.setattr(fleet_handlers, "activate_node", broken)
-    try:
-        with pytest.raises(httpx.HTTPStatusError) as caught:
-            NodeConnection(f"127.0.0.1:{address.port}", key, None)
-    finally:
-        server.close()
-    assert caught.value.response.status_code == 500
-    assert SECRET not in caught.value.response.text
-    assert SECRET not in why_not_connected(caught.value)
-    assert server.refusals.counts == {FAILURE: 1} and f"ash was refused: {FAILURE}" in caplog.text
+    monkeypatch.setattr(SiteDirectory, "find", broken)
+    with closing(HttpsServer(LOOPBACK, free_port(), tmp_path)) as server:
+        context = client_context(tmp_path / "ash.pem")
+        with pytest.raises(ConnectionLost, match=r"^the server answers with status 500$"):
+            ServerConnection(f"{LOOPBACK}:{server.port}", context)
+    assert SECRET in caplog.text
 
 
 # ------------------------------------------------------------------------------ a whole run
 class Recorder:
-    """Stands between nodes and their server, and keeps all that passes."""
+    """Stands between nodes and their server with the keys of both, and keeps all that passes."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, certs: Path) -> None:
         self.server = port
+        self.certs = certs
+        self.tls = ServerCertificate(certs / "server.pem").context
         self.bytes = {"up": bytearray(), "down": bytearray()}
-        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener = socket.create_server((LOOPBACK, 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
         while True:
             try:
-                node, _ = self.listener.accept()
-                server = socket.create_connection(("127.0.0.1", self.server))
+                node = self.tls.wrap_socket(self.listener.accept()[0], server_side=True)
+                name = dict(pair[0] for pair in node.getpeercert()["subject"])["commonName"]
+                plain = socket.create_connection((LOOPBACK, self.server))
+                context = client_context(self.certs / f"{name}.pem")
+                server = context.wrap_socket(plain, server_hostname=LOOPBACK)
             except OSError:
                 return
             for direction, ends in (("up", (node, server)), ("down", (server, node))):
                 threading.Thread(target=self._pass, args=(direction, *ends), daemon=True).start()
 
-    def _pass(self, direction: str, source: socket.socket, target: socket.socket) -> None:
+    def _pass(self, direction: str, source: ssl.SSLSocket, target: ssl.SSLSocket) -> None:
         try:
             while piece := source.recv(1 << 16):
                 self.bytes[direction] += piece
@@ -138,28 +131,27 @@ def test_the_search_finds_rows_where_they_are():
 
 @pytest.mark.slow
 @pytest.mark.network
-@with_flower
 def test_no_cell_of_any_row_is_in_the_traffic_of_a_run(tmp_path):
-    """Without TLS, so that it can be looked at: bytes of rows, texts of cells, names of files."""
-    from coterie.network.simulation import free_port
-
+    """Bytes of rows, texts of cells, names of files."""
     tables = write_tables(tmp_path / "sites", TWO)
     (tmp_path / "net.toml").write_text(
         'method = "ditto"\nrounds = 3\nlabel = "outcome"\ndata = "folder:sites"\nmodel = "mlp:4"\n'
     )
-    certs = start(tmp_path, "certs", "certs", "--sites", ",".join(TWO), log="certs.log")
-    assert certs.wait(120) == 0
+    certs = tmp_path / "certs"
+    make_authority(certs, LOOPBACK)
+    for name in TWO:
+        register_site(certs, name)
     port = free_port()
-    recorder = Recorder(port)
+    recorder = Recorder(port, certs)
     server = start(
         tmp_path, "server", "net.toml", "--out", "run", "--host", "127.0.0.1", "--port", str(port),
-        "--insecure", log="server.log",
+        log="server.log",
     )  # fmt: skip
     wait_for(lambda: "listening" in (tmp_path / "server.log").read_text(), 120, "the server")
     nodes = [
         start(
             tmp_path, "node", "--data", f"sites/{name}.csv", "--state", f"states/{name}",
-            "--server", f"127.0.0.1:{recorder.port}", "--key", f"certs/{name}.key", "--insecure",
+            "--server", f"127.0.0.1:{recorder.port}", "--key", f"certs/{name}.pem",
             log=f"{name}.log",
         )
         for name in TWO

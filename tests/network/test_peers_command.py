@@ -13,7 +13,7 @@ import pytest
 from coterie.cli import main
 from coterie.network.peers import group, rendezvous
 from coterie.network.peers.rendezvous import Rendezvous
-from coterie.network.simulation import free_port
+from coterie.network.ports import free_port
 from machines import environment, write_tables
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import coterie as ct
 from coterie.network.peers.rendezvous import interface_towards
-from coterie.network.simulation import free_port
+from coterie.network.ports import free_port
 from machines import NAMES as ALL_NAMES
 from machines import distance, processes_of, small_config, start, wait_for, write_tables
 from oracles import private_states

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
 from coterie.cli.flags import FlagValues, Parser, flags_of
-from coterie.cli.progress import Watcher
 from coterie.cli.run_flags import run_flags
 from coterie.cli.setup import Setup, check_plain_value, read_setup, read_toml
 from coterie.core.errors import CoterieError, unknown_name
@@ -21,7 +21,7 @@ from coterie.runs.options import Options
 
 T = TypeVar("T", bound="WaitingFlags")
 # flags that must be visible in the command, so that a file cannot set them
-NOT_IN_TABLE = {"out", "resume", "insecure", "quiet", "debug"}
+NOT_IN_TABLE = {"out", "resume", "quiet", "debug"}
 
 
 # ------------------------------------------------------------------------------ the run
@@ -78,10 +78,12 @@ def check_config_name(command: str, names: list[str]) -> str:
     return names[0]
 
 
-def warn_insecure(insecure: bool, watcher: Watcher) -> None:
-    """Warn that messages can be read in transit."""
-    if insecure:
-        watcher.warn("WITHOUT TLS: anyone between server and sites can read all messages.")
+def require_network() -> None:
+    """Refuse to go on without the extra `network`."""
+    if find_spec("aiohttp") is None or find_spec("cryptography") is None:
+        raise CoterieError(
+            "a network needs aiohttp and cryptography", "pip install 'coterie[network]'"
+        )
 
 
 # ------------------------------------------------------------------------------ flags of a server
@@ -121,9 +123,6 @@ class ServerFlags(WaitingFlags):
     page_host: str = setting("127.0.0.1", "address of the live page")
     resume: bool = setting(
         False, "continue the run in --out, or start it if there is none", switch=True
-    )
-    insecure: bool = setting(
-        False, "without TLS: anyone in between can read all messages", switch=True
     )
 
 

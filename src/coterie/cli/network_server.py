@@ -8,23 +8,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from coterie.cli.network_config import (
     ServerFlags,
     WaitingFlags,
     read_network_flags,
     read_network_run,
-    warn_insecure,
+    require_network,
 )
 from coterie.cli.progress import Watcher
 from coterie.cli.watch import TOKEN, warn_unencrypted
 from coterie.core.errors import CoterieError, Option
 from coterie.core.settings import setting
-from coterie.network.flower_setup import check_flower
-from coterie.network.listening import Address, refuse_port_in_use
 from coterie.network.packets import NO_EXPERIMENT
-from coterie.network.registry import RegistryWatcher, read_registry
+from coterie.network.ports import check_port
+from coterie.network.registry import SiteDirectory
 from coterie.network.server import (
     OpenMessenger,
     begin,
@@ -46,19 +45,17 @@ log = logging.getLogger("coterie")
 # ------------------------------------------------------------------------------ server
 def server(names: list[str], argv: list[str]) -> int:
     """`coterie network server CONFIG`"""
-    about = "Wait for all sites that have a key, agree on the run with them, and train."
+    about = "Wait for all sites that have a certificate, agree on the run with them, and train."
     flags, config = read_network_flags("server", ServerFlags, about, names, argv)
-    check_flower()
-    from coterie.network.flower_server import FlowerServer
+    require_network()
+    from coterie.network.https_server import HttpsServer
 
     config_file, spec, _ = read_network_run(config, flags.out)
     certs = Path(flags.certs)
-    keys = read_registry(certs)
-    check_minimum_sites(flags, len(keys))
+    registered = SiteDirectory(certs).names
+    check_minimum_sites(flags, len(registered))
     if flags.page:
-        page_address = Address(host=flags.page_host, port=flags.page)
-        refuse_port_in_use(page_address, "the live page", "page", "page_host")
-    address = server_address(flags)
+        check_port(flags.page_host, flags.page, "the live page", "page", "page_host")
     out = config_file.given_folder
     if flags.resume and out is None:
         raise CoterieError("--resume needs the folder of the run", "give --out")
@@ -68,12 +65,10 @@ def server(names: list[str], argv: list[str]) -> int:
         ensure_free(out)  # before waiting for the sites
     watcher = Watcher(flags.quiet, repeats=True)
     with watcher.showing():
-        warn_insecure(flags.insecure, watcher)
-        transport = FlowerServer(address, keys)
-        transport.on_stranger = RegistryWatcher(certs, transport.register)
-        watcher.note(f"listening on {flags.host}:{flags.port} for {len(keys)} sites")
+        transport = HttpsServer(flags.host, flags.port, certs)
+        watcher.note(f"listening on {flags.host}:{flags.port} for {len(registered)} sites")
         open_messenger = messenger_factory(transport, flags.waiting())
-        title = f"{spec.method.name} on {len(keys)} sites"
+        title = f"{spec.method.name} on {len(registered)} sites"
         try:
             with live_page(flags, title, transport, watcher) as watched:
                 if resumes and out is not None:
@@ -81,7 +76,7 @@ def server(names: list[str], argv: list[str]) -> int:
                         watched.show_folder(out)
                     run = resume(out, open_messenger)
                 else:
-                    sites = wait_for_sites(flags, sorted(keys), open_messenger)
+                    sites = wait_for_sites(flags, registered, open_messenger)
                     run = begin(spec, sites, open_messenger, out or config_file.folder())
                 if watched is not None:
                     watched.show(run)
@@ -124,28 +119,14 @@ def live_page(
 
 
 def check_minimum_sites(flags: ServerFlags, registered: int) -> None:
-    """Refuse to wait for more sites than have a key."""
+    """Refuse to wait for more sites than have a certificate."""
     if flags.minimum_sites is not None and flags.minimum_sites > registered:
         raise CoterieError(
-            f"the run needs {flags.minimum_sites} sites, but {registered} have a key in "
+            f"the run needs {flags.minimum_sites} sites, but {registered} have a certificate in "
             f"{flags.certs}",
             "give {} or fewer, or register more sites with `coterie network certs`",
             options=[Option("minimum_sites", str(registered))],
         )
-
-
-def server_address(flags: ServerFlags) -> Address:
-    """Return the address to listen on, with the certificate unless --insecure."""
-    if flags.insecure:
-        return Address(host=flags.host, port=flags.port)
-    folder = Path(flags.certs)
-    files: dict[str, Any] = {"certificate": folder / "server.crt", "key": folder / "server.key"}
-    for file in files.values():
-        if not file.exists():
-            raise CoterieError(
-                f"{file} does not exist", f"make it with `coterie network certs {folder}`"
-            )
-    return Address(host=flags.host, port=flags.port, **files)
 
 
 def wait_for_sites(
@@ -154,7 +135,8 @@ def wait_for_sites(
     """Wait for the sites before the first round.
 
     Returns:
-        All sites that have a key; after --wait seconds the connected ones, if they are enough.
+        All sites that have a certificate; after --wait seconds those that are connected, if they
+        are enough.
     """
     # no run yet: this messenger only looks at the connections
     missing = open_messenger(NO_EXPERIMENT, 0).wait_for(registered, flags.wait)
@@ -165,7 +147,7 @@ def wait_for_sites(
         log.warning("the run starts without %s.", ", ".join(missing))
         return connected
     raise CoterieError(
-        f"{', '.join(missing)} did not connect", "check these sites, or remove their keys"
+        f"{', '.join(missing)} did not connect", "check these sites, or revoke their certificates"
     )
 
 
@@ -182,11 +164,11 @@ class SimulateFlags(WaitingFlags):
 def simulate(names: list[str], argv: list[str]) -> int:
     """`coterie network simulate CONFIG`"""
     about = (
-        "Run a server and its sites on this machine, each in its own process, with TLS and\n"
-        "temporary keys. Writes the models and a report, and stops all processes at the end."
+        "Run a server and its sites on this machine, each in its own process, with temporary\n"
+        "certificates. Writes the models and a report, and stops all processes at the end."
     )
     flags, config = read_network_flags("simulate", SimulateFlags, about, names, argv)
-    check_flower()
+    require_network()
     from coterie.network.simulation import Simulation
     from coterie.reporting import report
 

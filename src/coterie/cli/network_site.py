@@ -14,11 +14,10 @@ from pathlib import Path
 
 from coterie.cli.commands import skip_cleanup_at_exit
 from coterie.cli.flags import read_flags
-from coterie.cli.network_config import warn_insecure
+from coterie.cli.network_config import require_network
 from coterie.cli.progress import Watcher
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
-from coterie.network.flower_setup import check_flower
 from coterie.network.local_table import OwnerPolicy
 from coterie.network.participation import Participation, find_participation
 from coterie.runs.files import make_private_folder, write_error
@@ -30,16 +29,12 @@ class NodeFlags:
 
     data: str = setting(..., "the site's table: a CSV, Excel or Parquet file")
     server: str = setting(..., "HOST:PORT of the server")
-    key: str = setting(..., "the site's private key, made by `coterie network certs`")
-    ca: str | None = setting(None, "the server's ca.crt; required unless --insecure")
-    name: str | None = setting(None, "the site's name; none: that of the key file")
+    key: str = setting(..., "the site's file of `coterie network certs`, such as north.pem")
+    name: str | None = setting(None, "the site's name in logs; none: that of the key file")
     state: str = setting("coterie-site", "folder for the site's private state and its own model")
     label: str | None = setting(None, "refuse runs with another label column; none: accept any")
     min_rows_to_report: int = setting(
         1, "refuse runs that ask for sums over fewer rows than this", ge=1
-    )
-    insecure: bool = setting(
-        False, "without TLS: anyone in between can read all messages", switch=True
     )
     child: bool = setting(False, "exit when standard input ends", hidden=True, switch=True)
 
@@ -48,15 +43,13 @@ def node(names: list[str], argv: list[str]) -> int:
     """`coterie network node --data FILE --server HOST:PORT --key FILE`"""
     about = "Keep a site's rows and reply to a server, until it is stopped."
     flags = read_flags("coterie network node", NodeFlags, about, argv)
-    check_flower()
-    if flags.ca is None and not flags.insecure:
-        raise CoterieError("a node needs the server's ca.crt", "give --ca")
-    for file in filter(None, (flags.data, flags.ca)):
+    require_network()
+    for file in (flags.data, flags.key):
         if not Path(file).is_file():
             raise CoterieError(f"there is no file {file}", "check the path")
     import torch
 
-    from coterie.network.flower_node import FlowerNode
+    from coterie.network.https_node import HttpsNode
     from coterie.network.site import NetworkSite
 
     torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) // 2)))
@@ -68,11 +61,10 @@ def node(names: list[str], argv: list[str]) -> int:
         raise write_error(e, state) from e
     owner = OwnerPolicy(label=flags.label, min_rows_to_report=flags.min_rows_to_report)
     site = NetworkSite(flags.name or key.stem, Path(flags.data), state, owner)
-    certificate = None if flags.ca is None or flags.insecure else Path(flags.ca)
     if site.participation.status == "left":
         print(f"the site in {flags.state} has left; `coterie network unpause` undoes this")
         return 0
-    running = FlowerNode(site, flags.server, key, certificate)
+    running = HttpsNode(site, flags.server, key)
     signal.signal(signal.SIGTERM, exit_once)
     if flags.child:
         threading.Thread(target=exit_with_parent, daemon=True).start()
@@ -80,8 +72,7 @@ def node(names: list[str], argv: list[str]) -> int:
     watcher = Watcher(repeats=True)
     try:
         with watcher.showing():
-            warn_insecure(flags.insecure, watcher)
-            running.live()
+            running.run()
     finally:
         running.close()
     return 0

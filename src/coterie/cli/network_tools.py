@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.cli.flags import check_names, read_flags
-from coterie.cli.network_config import check_config_name, read_network_run
+from coterie.cli.network_config import check_config_name, read_network_run, require_network
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
 from coterie.data.frames import SiteTable
@@ -21,7 +21,9 @@ class CertsFlags:
     """The flags of `coterie network certs`."""
 
     host: str | None = setting(None, "the name or address at which sites reach the server")
-    sites: tuple[str, ...] = setting((), "names of the sites to make keys for")
+    sites: tuple[str, ...] = setting((), "names of new sites")
+    renew: tuple[str, ...] = setting((), "sites whose certificate to renew; `server`: its own")
+    revoke: tuple[str, ...] = setting((), "sites whose certificates to refuse from now on")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,24 +43,29 @@ class StatusFlags:
 def certs(names: list[str], argv: list[str]) -> int:
     """`coterie network certs DIR`"""
     about = (
-        "Make the certificates of a server (--host) and the keys of sites (--sites a,b). Give\n"
-        "each site its key and ca.crt; server.key and sites.json stay on the server."
+        "Make the certificates of a network: of its server (--host) and of its sites (--sites\n"
+        "a,b). Send each site its file, such as a.pem; all others stay on the server."
     )
     flags = read_flags("coterie network certs DIR", CertsFlags, about, argv)
-    check_flower()
-    from coterie.network.certificates import make_authority, register_site
+    require_network()
+    from coterie.network.certificates import make_authority, register_site, renew, revoke
 
-    if len(names) != 1 or not (flags.host or flags.sites):
+    if len(names) != 1 or not (flags.host or flags.sites or flags.renew or flags.revoke):
         raise CoterieError(
-            "certs needs a folder and --host, --sites or both, as in `coterie network certs certs "
-            "--host server.example.org --sites north,south`."
+            "certs needs a folder and --host, --sites, --renew or --revoke, as in `coterie network "
+            "certs certs --host server.example.org --sites north,south`."
         )
     folder = Path(names[0])
     if flags.host:
         make_authority(folder, flags.host)
-        print(f"{folder / 'ca.crt'} for sites; {folder / 'server.crt'} and server.key")
+        print(f"{folder / 'server.pem'} for the server, {folder / 'ca.pem'} to sign certificates")
     for name in flags.sites:
         print(f"{register_site(folder, name)} for the site {name}")
+    for name in flags.renew:
+        print(f"{renew(folder, name)} renewed")
+    for name in flags.revoke:
+        revoke(folder, name)
+        print(f"the certificates of {name} are revoked")
     return 0
 
 

@@ -1,13 +1,16 @@
-"""The certificate authority, the server's certificate, and a key for each site's node."""
+"""Certificates of a network: an authority, the server, and one per site.
+
+A site is known by its certificate. NAME.pem has the site's private key, its certificate and the
+certificate of the authority, which is all that its node needs; server.pem has those of the server.
+"""
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
-import json
-from collections.abc import Sequence
+import secrets
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -16,104 +19,185 @@ from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
-    PublicFormat,
+    load_pem_private_key,
 )
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from coterie.core.errors import CoterieError
-from coterie.network.registry import REGISTRY, read_registry, write_private
-from coterie.runs.files import write_text
+from coterie.network.registry import (
+    REGISTRY,
+    AcceptedCertificate,
+    Registry,
+    read_registry,
+    write_private,
+    write_registry,
+)
 
-DAYS = 365
+DAYS = 365  # of the certificates of server and sites
+AUTHORITY_DAYS = 3650
+AUTHORITY, SERVER = "ca.pem", "server.pem"  # files; sites cannot have these names
+
+
+class Issuer(NamedTuple):
+    """A certificate with its private key; the authority signs with its own."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
 
 
 def make_authority(folder: Path, host: str) -> None:
-    """Write ca.crt, which sites trust, and server.crt with server.key.
-
-    The key of the authority is used once and not stored.
+    """Write the authority's ca.pem, and server.pem.
 
     Args:
         folder: Folder for the files.
-        host: Name or address of the server.
+        host: Name or address at which sites reach the server.
 
     Raises:
         CoterieError: The folder already has certificates.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    if (folder / "ca.crt").exists():
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if (folder / AUTHORITY).exists():
         raise CoterieError(f"{folder} has certificates already", "choose another folder")
-    ca_key, server_key = new_key(), new_key()
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "coterie network")])
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
-    authority = certificate(issuer, issuer, ca_key.public_key(), ca_key, is_authority=True)
-    served = certificate(subject, issuer, server_key.public_key(), ca_key, hosts=[host])
-    write_text(folder / "ca.crt", authority.public_bytes(Encoding.PEM).decode())
-    write_text(folder / "server.crt", served.public_bytes(Encoding.PEM).decode())
-    write_secret(folder / "server.key", server_key)
+    # TLS finds an authority by its name, so each has its own
+    authority = issue(f"coterie network {secrets.token_hex(4)}", None, days=AUTHORITY_DAYS)
+    server = issue(host[:64], authority, host=host)
+    write_private(folder / AUTHORITY, as_pem(authority))
+    write_private(folder / SERVER, as_pem(server, authority))
 
 
-def certificate(
-    subject: x509.Name,
-    issuer: x509.Name,
-    public_key: Any,
-    signing_key: Any,
-    hosts: Sequence[str] = (),
-    is_authority: bool = False,
-) -> x509.Certificate:
-    """Return a certificate that is valid for a year."""
-    now = datetime.datetime.now(datetime.UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public_key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=DAYS))
-        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-    )
-    if hosts:
-        names: list[x509.GeneralName] = []
-        for host in hosts:
-            try:
-                names.append(x509.IPAddress(ipaddress.ip_address(host)))
-            except ValueError:
-                names.append(x509.DNSName(host))
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    return builder.sign(signing_key, hashes.SHA384())
-
-
-# ------------------------------------------------------------------------------ sites
 def register_site(folder: Path, name: str) -> Path:
-    """Make a key for a site's node and register it under the site's name.
+    """Make the certificate of a new site.
 
     Returns:
-        The file of the private key.
+        The file for the site.
 
     Raises:
         CoterieError: The name is registered already, or cannot be the name of a file.
     """
-    known = read_registry(folder) if (folder / REGISTRY).exists() else {}
-    if name in known:
-        raise CoterieError(f"the site {name!r} is registered in {folder}", "choose another name")
-    key = new_key()
-    file = folder / f"{name}.key"
-    if file.name != f"{name}.key" or "/" in name or name.startswith("."):
-        raise CoterieError(f"{name!r} cannot be the name of a file", "choose another name")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_secret(file, key)
-    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    known[name] = public
-    text = {name: raw.decode() for name, raw in sorted(known.items())}
-    write_text(folder / REGISTRY, json.dumps(text, indent=1) + "\n")
+    registry = read_registry(folder) if (folder / REGISTRY).exists() else {}
+    if name in registry:
+        raise CoterieError(
+            f"the site {name!r} is registered in {folder}",
+            "choose another name, or renew its certificate with --renew",
+        )
+    invalid = not name or name != Path(name).name or name.startswith(".") or len(name) > 64
+    if invalid or f"{name}.pem" in (AUTHORITY, SERVER):
+        raise CoterieError(f"{name!r} cannot be the name of a site", "choose another name")
+    return _issue_to_site(folder, name, registry)
+
+
+def renew(folder: Path, name: str) -> Path:
+    """Make a new certificate for a site, or for the server if the name is `server`.
+
+    The server accepts the earlier certificate of a site until the site connects with the new one.
+
+    Returns:
+        The file with the new certificate.
+
+    Raises:
+        CoterieError: There is no such site.
+    """
+    if name != "server":
+        return _issue_to_site(folder, name, _registry_with(folder, name))
+    authority = read_issuer(folder / AUTHORITY)
+    old = read_issuer(folder / SERVER).certificate
+    names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    host = str(names[0].value)
+    write_private(folder / SERVER, as_pem(issue(host[:64], authority, host=host), authority))
+    return folder / SERVER
+
+
+def revoke(folder: Path, name: str) -> None:
+    """Refuse all certificates of a site from now on, also while the server runs.
+
+    Raises:
+        CoterieError: There is no such site.
+    """
+    write_registry(folder, {**_registry_with(folder, name), name: []})
+
+
+def _registry_with(folder: Path, name: str) -> Registry:
+    registry = read_registry(folder)
+    if name not in registry:
+        known = ", ".join(sorted(registry)) or "none"
+        raise CoterieError(f"there is no site {name!r} in {folder}", f"registered are: {known}")
+    return registry
+
+
+def _issue_to_site(folder: Path, name: str, registry: Registry) -> Path:
+    authority = read_issuer(folder / AUTHORITY)
+    site = issue(name, authority)
+    file = folder / f"{name}.pem"
+    write_private(file, as_pem(site, authority))
+    accepted = AcceptedCertificate(
+        site.certificate.fingerprint(hashes.SHA256()).hex(),
+        site.certificate.not_valid_after_utc.date().isoformat(),
+    )
+    write_registry(folder, {**registry, name: [*registry.get(name, [])[-1:], accepted]})
     return file
 
 
-def new_key() -> ec.EllipticCurvePrivateKey:
-    """Return a new private key."""
-    return ec.generate_private_key(ec.SECP384R1())
+# ------------------------------------------------------------------------------ X.509
+def issue(
+    name: str, authority: Issuer | None, *, host: str | None = None, days: int = DAYS
+) -> Issuer:
+    """Make a key and its certificate.
+
+    Args:
+        name: Common name of the owner.
+        authority: Signs the certificate; None: the certificate is an authority's own.
+        host: Name or address of a server; None: the certificate is for a client.
+        days: Days until the certificate expires.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject if authority is None else authority.certificate.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.BasicConstraints(authority is None, None), critical=True)
+    )
+    if authority is not None:
+        usage = ExtendedKeyUsageOID.SERVER_AUTH if host else ExtendedKeyUsageOID.CLIENT_AUTH
+        builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+    if host is not None:
+        try:
+            alternative: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
+        except ValueError:
+            alternative = x509.DNSName(host)
+        builder = builder.add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
+    signed = builder.sign(key if authority is None else authority.key, hashes.SHA256())
+    return Issuer(signed, key)
 
 
-def write_secret(file: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    """Write a private key that only its owner can read."""
-    write_private(file, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+def read_issuer(file: Path) -> Issuer:
+    """Read a private key and its certificate.
+
+    Raises:
+        CoterieError: The file is missing or damaged.
+    """
+    try:
+        raw = file.read_bytes()
+        certificate = x509.load_pem_x509_certificate(raw)
+        key = load_pem_private_key(raw, None)
+    except FileNotFoundError as e:
+        raise CoterieError(
+            f"there is no file {file}", "make it with `coterie network certs DIR --host HOST`"
+        ) from e
+    except (OSError, ValueError, TypeError) as e:
+        raise CoterieError(f"{file} is not a key with its certificate", "restore it") from e
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise CoterieError(f"{file} has a key of another kind", "restore it")
+    return Issuer(certificate, key)
+
+
+def as_pem(owner: Issuer, authority: Issuer | None = None) -> bytes:
+    """Return a key, its certificate and the authority's certificate as text."""
+    key = owner.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    chain = [owner] if authority is None else [owner, authority]
+    return key + b"".join(each.certificate.public_bytes(Encoding.PEM) for each in chain)

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from coterie.core.errors import CoterieError
 from coterie.network.audit import LastContact
 from coterie.network.engine import NetworkEngine
-from coterie.network.listening import Refusals
+from coterie.network.https_server import Refusals
 from coterie.network.participation import OWNER_REASONS
 from coterie.network.registry import write_private
 from coterie.network.transport import Transport
@@ -37,10 +37,14 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
 class RegisteredTransport(Transport, Protocol):
-    """A transport that identifies sites by their keys."""
+    """A transport that identifies sites by their certificates."""
 
     refusals: Refusals
-    nodes: dict[str, int]  # by name
+
+    @property
+    def names(self) -> list[str]:
+        """All sites that may connect."""
+        ...
 
 
 class WatchedServer(Collector):
@@ -96,7 +100,7 @@ class WatchedServer(Collector):
                 for name in self.run.roster.names
             }
         reports = {}
-        for name in list(self.transport.nodes):  # a copy: sites may register meanwhile
+        for name in self.transport.names:
             state = "connected" if name in connected else "away"
             reports[name] = SiteReport(state, is_healthy=name in connected)
         return reports
@@ -106,8 +110,8 @@ class WatchedServer(Collector):
         """Yield the metrics of the server."""
         round = -1 if self.run is None else self.run.round
         yield GaugeMetricFamily("coterie_round", "Last completed round; -1: none.", round)
-        nodes, connected = len(self.transport.nodes), len(self.transport.connections())
-        yield GaugeMetricFamily("coterie_sites_registered", "Sites that have a key.", nodes)
+        sites, connected = len(self.transport.names), len(self.transport.connections())
+        yield GaugeMetricFamily("coterie_sites_registered", "Sites that have a certificate.", sites)
         yield GaugeMetricFamily("coterie_sites_connected", "Sites connected now.", connected)
         if self.run is not None:
             yield from self._run_metrics(self.run)

@@ -1,75 +1,117 @@
-"""The list of sites that may connect to a server."""
+"""The sites that may connect to a server: names and fingerprints of certificates in sites.json."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import threading
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from coterie.core.errors import CoterieError
-from coterie.runs.files import write_error
+from coterie.runs.files import temporary_path, write_error, write_text
 
 log = logging.getLogger("coterie")
-REGISTRY = "sites.json"  # name of a site → public key of its node
+REGISTRY = "sites.json"
 
 
-def write_private(file: Path, raw: bytes) -> None:
-    """Write a new file that only its owner can read."""
-    try:
-        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
-            f.write(raw)
-    except OSError as e:
-        raise write_error(e, file) from e
+class AcceptedCertificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A certificate with which a site may connect."""
+
+    fingerprint: str  # SHA-256 of the certificate, as hexadecimal digits
+    expires: str  # date
 
 
-def read_registry(folder: Path) -> dict[str, bytes]:
-    """Return the public key of each site by name.
+# site → its certificates, from the oldest to the newest; none: the site is revoked
+Registry = dict[str, list[AcceptedCertificate]]
+
+
+def read_registry(folder: Path) -> Registry:
+    """Read sites.json of a folder of certificates.
 
     Raises:
-        CoterieError: The file cannot be read or is damaged.
+        CoterieError: The file cannot be read, is damaged, or is of version 0.2.
     """
     file = folder / REGISTRY
     try:
-        known = json.loads(file.read_bytes())
-        return {str(name): key.encode() for name, key in known.items()}
+        return msgspec.json.decode(file.read_bytes(), type=Registry)
     except OSError as e:
         raise CoterieError(
             f"{file} cannot be read ({e.strerror})", "register sites with `coterie network certs`"
         ) from e
-    except (ValueError, AttributeError) as e:
-        raise CoterieError(f"{file} is damaged ({e})", "restore it") from e
+    except (msgspec.DecodeError, UnicodeError) as e:
+        what = f"{file} is damaged"
+        if b"BEGIN PUBLIC KEY" in file.read_bytes():
+            what = f"{file} has keys of version 0.2, and sites now have certificates"
+        raise CoterieError(what, "make a new folder with `coterie network certs`") from e
 
 
-class RegistryWatcher:
-    """Registers sites that get a key while the server runs.
+def write_registry(folder: Path, registry: Registry) -> None:
+    """Replace sites.json."""
+    raw = msgspec.json.format(msgspec.json.encode(dict(sorted(registry.items()))), indent=1)
+    write_text(folder / REGISTRY, raw.decode() + "\n")
+
+
+def write_private(file: Path, raw: bytes) -> None:
+    """Replace a file that only its owner can read."""
+    temporary = temporary_path(file)
+    try:
+        temporary.unlink(missing_ok=True)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
+            f.write(raw)
+        os.replace(temporary, file)
+    except OSError as e:
+        raise write_error(e, file) from e
+
+
+class SiteDirectory:
+    """Finds the site of a certificate; reads sites.json again whenever the file changes.
 
     Args:
-        certs: Folder with the registry.
-        register: Called with the public keys of all sites.
+        certs: Folder of `coterie network certs`.
     """
 
-    def __init__(self, certs: Path, register: Callable[[Mapping[str, bytes]], None]) -> None:
+    def __init__(self, certs: Path) -> None:
         self.certs = certs
-        self.register = register
-        self.lock = threading.Lock()
-        self.read_at = self._changed_at()
+        self.registry = read_registry(certs)
+        self._changed = self._modified_at()
+        self._newest: dict[str, int] = {}  # site → position of the newest certificate in use
 
-    def __call__(self) -> None:
-        """Read the registry again if it has changed; called when an unknown node connects."""
-        with self.lock:  # several nodes may connect at once
-            changed = self._changed_at()
-            if changed in (None, self.read_at):
-                return
-            self.read_at = changed
-            try:
-                self.register(read_registry(self.certs))
-            except CoterieError as e:
-                log.warning("new sites cannot connect: %s", e)
+    @property
+    def names(self) -> list[str]:
+        """All registered sites that are not revoked."""
+        return sorted(name for name, accepted in self.registry.items() if accepted)
 
-    def _changed_at(self) -> int | None:
+    def reload(self) -> bool:
+        """Read the file again if it has changed; return whether it has."""
+        changed = self._modified_at()
+        if changed in (None, self._changed):
+            return False
+        self._changed = changed
+        try:
+            self.registry = read_registry(self.certs)
+        except CoterieError as e:
+            log.warning("changes of the registered sites are ignored: %s", e)
+            return False
+        self._newest.clear()
+        return True
+
+    def find(self, fingerprint: str) -> str | None:
+        """Return the site that may connect with a certificate; None if there is none.
+
+        Once a site has connected with a renewed certificate, its earlier one is refused.
+        """
+        for name, accepted in self.registry.items():
+            for position, certificate in enumerate(accepted):
+                if certificate.fingerprint != fingerprint:
+                    continue
+                if position < self._newest.get(name, 0):
+                    return None
+                self._newest[name] = position
+                return name
+        return None
+
+    def _modified_at(self) -> int | None:
         try:
             return (self.certs / REGISTRY).stat().st_mtime_ns
         except OSError:

@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coterie.core.errors import CoterieError
-from coterie.data.folder import client_files
-from coterie.data.table_files import READERS
 from coterie.metrics import Row
+from coterie.network.certificates import make_authority, register_site
+from coterie.network.children import start_child, table_files
 from coterie.network.handshake import NOT_ALL, RunSpec, SitesFailed
-from coterie.network.listening import Address
+from coterie.network.https_server import HttpsServer
 from coterie.network.local_table import ENDS_NODE
 from coterie.network.packets import NO_EXPERIMENT, Packet
-from coterie.network.registry import read_registry
+from coterie.network.ports import LOOPBACK, free_port
 from coterie.network.server import begin, serve
 from coterie.network.transport import Messenger, Transport
 from coterie.network.waiting import WaitPolicy, list_names
-from coterie.runs.files import write_error
 from coterie.runs.run import Run
 
-if TYPE_CHECKING:
-    from coterie.network.flower_server import FlowerServer
-
 log = logging.getLogger("coterie")
-HOST = "127.0.0.1"
 CONNECT_TIMEOUT = 180.0  # seconds in which nodes must connect
 EXIT_TIMEOUT = 10.0  # seconds in which a node ends, after a signal or a failure
 LOG_DELAY = 3.0  # seconds after the end of a node in which its last message reaches its log
@@ -41,57 +33,6 @@ PREFIX = "coterie: "  # of the error message with which a command ends
 
 
 # ------------------------------------------------------------------------------ processes
-def free_port() -> int:
-    """Return a free port of this machine."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-def table_files(path: Path, number: int | None, users: str) -> dict[str, Path]:
-    """Return the first tables of a folder by name.
-
-    Args:
-        path: Folder with one file per client.
-        number: Number of tables; None: all.
-        users: Who needs a table each, for error messages.
-    """
-    files = client_files(path)
-    if next(iter(files.values())).suffix.lower() not in READERS:
-        raise CoterieError(f"{path} has arrays, and {users} have tables", "use CSV")
-    if number is not None and number > len(files):
-        raise CoterieError(f"{path} has {len(files)} files for {number} {users}", "ask for fewer")
-    return dict(list(files.items())[:number])
-
-
-def start_child(
-    arguments: list[str], log: Path, shows_errors: bool = False
-) -> subprocess.Popen[bytes]:
-    """Start `coterie ARGUMENTS --child`, which ends when this process does.
-
-    The end of this process closes the child's standard input, whatever ends it.
-
-    Args:
-        arguments: Command and flags.
-        log: File for the child's output.
-        shows_errors: Show the child's progress and errors on this terminal instead.
-    """
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with open(log, "ab") as output:
-            return subprocess.Popen(
-                [sys.executable, "-m", "coterie", *arguments, "--child"],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=None if shows_errors else output,
-                env=environment,
-                start_new_session=True,  # Ctrl-C is for this process, which then ends its children
-            )
-    except OSError as e:
-        raise write_error(e, log) from e
-
-
 class NodeProcesses:
     """A process for each site.
 
@@ -109,9 +50,8 @@ class NodeProcesses:
         arguments = [
             "network", "node",
             "--data", str(file),
-            "--server", f"{HOST}:{port}",
-            "--key", str(keys / f"{name}.key"),
-            "--ca", str(keys / "ca.crt"),
+            "--server", f"{LOOPBACK}:{port}",
+            "--key", str(keys / f"{name}.pem"),
             "--state", str(self.folder / name),
         ]  # fmt: skip
         self.processes[name] = start_child(arguments, self.log_of(name))
@@ -225,7 +165,7 @@ class NodesEnded(CoterieError):
 
 # ------------------------------------------------------------------------------ simulation
 class Simulation:
-    """A server with temporary keys, and a process for each site.
+    """A server with temporary certificates, and a process for each site.
 
     Args:
         spec: The run.
@@ -240,29 +180,19 @@ class Simulation:
         self.port = port or free_port()
 
     @contextmanager
-    def running(self, base: Path) -> Iterator[FlowerServer]:
+    def running(self, base: Path) -> Iterator[HttpsServer]:
         """Run a server and its nodes within this context; end all processes after it.
 
         Args:
             base: Folder for all files.
         """
-        # the extra `network` has these; peers import this module without it
-        from coterie.network.certificates import make_authority, register_site
-        from coterie.network.flower_server import FlowerServer
-
         self.nodes = NodeProcesses(base / "sites")
         with tempfile.TemporaryDirectory(prefix="coterie-") as folder:
             keys = Path(folder)
-            make_authority(keys, HOST)
+            make_authority(keys, LOOPBACK)
             for name in self.files:
                 register_site(keys, name)
-            address = Address(
-                host=HOST,
-                port=self.port,
-                certificate=keys / "server.crt",
-                key=keys / "server.key",
-            )
-            transport = FlowerServer(address, read_registry(keys))
+            transport = HttpsServer(LOOPBACK, self.port, keys)
             try:
                 for name, file in self.files.items():
                     self.nodes.start(name, file, keys, self.port)
@@ -273,7 +203,7 @@ class Simulation:
 
     def run(
         self,
-        transport: FlowerServer,
+        transport: HttpsServer,
         base: Path,
         policy: WaitPolicy,
         follow: Callable[[Run], Callable[[Row], Any]],

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 from coterie.core.errors import CoterieError
-from coterie.network.simulation import HOST, free_port, start_child, table_files
+from coterie.network.children import start_child, table_files
+from coterie.network.ports import LOOPBACK, free_port
 
 POLL = 0.1  # seconds between checks which peers have ended
 EXIT_TIMEOUT = 30.0  # seconds in which the others end after the first one that failed
@@ -29,7 +30,7 @@ class LocalPeers:
         self.files = table_files(path, number, "peers")
         self.base = base
         self.deadline = deadline
-        self.master = f"{HOST}:{free_port()}"
+        self.master = f"{LOOPBACK}:{free_port()}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def run(self, quiet: bool = False) -> None:
