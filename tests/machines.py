@@ -138,7 +138,7 @@ class Machines:
         return [
             "node", "--data", f"sites/{name}.csv",
             "--server", f"127.0.0.1:{self.port}", "--key", f"certs/{name}.pem",
-            "--state", f"states/{name}",
+            "--state", f"states/{name}", "--exact", "1",
         ]  # fmt: skip
 
     def kill_server(self) -> None:

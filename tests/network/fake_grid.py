@@ -170,8 +170,9 @@ class Place:
         }
         self.grid = FakeGrid(client_app, nodes)
 
-    def node_config(self, name: str) -> dict[str, str]:
+    def node_config(self, name: str) -> dict[str, str | int]:
         return {
+            "exact": 1,  # the seed of the run, to compare with the loop
             "data": str(self.base / "tables" / f"{name}.csv"),
             "state": str(self.base / "states" / name),
         }

@@ -13,6 +13,7 @@ import coterie as ct
 from coterie.core.contract import Algorithm, Data
 from coterie.data.table_options import TableOptions
 from coterie.network.handshake import RunSpec
+from coterie.network.owner import OwnerPolicy
 from coterie.network.packets import Packet
 from coterie.network.server import begin, messenger_factory, resume, serve
 from coterie.network.site import NetworkSite
@@ -44,17 +45,19 @@ class InProcessNetwork:
         self.tables = self.base / "tables"
         if not self.tables.exists():
             write_tables(self.tables, self.names)
+        whole = {"participation": 1.0} if self.method.needs_all_clients else {}
+        self.options = {**OPTIONS, **self.options, **whole}
         self.transport = InProcessTransport(
             {name: self.site(name) for name in self.names}, self.fate
         )
-        whole = {"participation": 1.0} if self.method.needs_all_clients else {}
-        self.options = {**OPTIONS, **self.options, **whole}
 
     @property
     def out(self) -> Path:
         return self.base / "run"
 
     def site(self, name: str, **how: Any) -> NetworkSite:
+        """A site, by default one that splits and describes its rows as `coterie run` does."""
+        how = {"owner": OwnerPolicy(exact=self.options["seed"]), **how}
         return NetworkSite(name, self.tables / f"{name}.csv", self.base / "states" / name, **how)
 
     def messenger(self):

@@ -53,7 +53,14 @@ def test_a_site_says_what_begins_and_what_its_owner_wants(tmp_path, caplog):
     network.transport.restart("elm", network.site("elm"))
     run.step()
     lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("elm: ")]
-    assert lines == [
+    calls = [line for line in lines if line.startswith("elm: round ")]
+    assert calls[0].startswith("elm: round 0: ran measure on its rows and sent ")
+    uploads = [r for n, _, r in network.transport.traffic if n == "elm" and "upload" in r.pieces]
+    assert len(calls) == len(uploads)
+    assert [line for line in lines if line not in calls] == [
+        "elm: sent the server the statistics of 17 training rows (label outcome), exact, without "
+        "what fewer than 1 rows have",
+        "elm: built the model mlp:4 for the server",
         "elm: a new run begins: ditto with 6 sites for 6 rounds, label outcome, model mlp:4",
         "elm: paused by its owner, until `coterie network unpause`",
         "elm: participates again",

@@ -125,7 +125,8 @@ def packets_for(network: InProcessNetwork, name: str, kind: bytes) -> list[Packe
     return [packet for n, packet, _ in sent if n == name and b'"do":"' + kind in packet.head]
 
 
-NODE = ("--server", "localhost:1", "--key", "certs/ash.pem")
+# as the sites in process
+NODE = ("--server", "localhost:1", "--key", "certs/ash.pem", "--exact", "1")
 
 
 def test_a_table_without_the_label_ends_its_node(place, capsys, delivers):
@@ -157,7 +158,7 @@ def test_files_of_another_experiment_end_the_node(file, place, capsys, delivers)
     runs = [InProcessNetwork(place / base, method, names=TWO) for base in ("first", "second")]
     for network in runs:
         network.run()
-    mine, theirs = (next((n.base / "states/ash").iterdir()) for n in runs)
+    mine, theirs = (next((n.base / "states/ash").glob("*-run-*")) for n in runs)
     (mine / file).write_bytes((theirs / file).read_bytes())
     replies = delivers(packets_for(runs[0], "ash", b"call")[-1:])
     said = sentence_of(capsys, *NODE, "--state", "first/states/ash")

@@ -11,7 +11,7 @@ import coterie as ct
 from coterie.core.errors import CoterieError
 from coterie.network import local_table
 from coterie.network import site as site_module
-from coterie.network.local_table import OwnerPolicy
+from coterie.network.owner import OwnerPolicy
 from coterie.network.waiting import WaitPolicy
 
 IFCA = ct.IFCA(clusters=2, local_steps=3)
@@ -67,10 +67,7 @@ def test_another_model_of_the_same_name_is_refused(tmp_path, monkeypatch):
     "owner, sentence",
     [
         (OwnerPolicy(label="income"), "its owner allows only the label income"),
-        (
-            OwnerPolicy(min_rows_to_report=5),
-            "its owner requires min_rows_to_report of 5 or more, not 1",
-        ),
+        (OwnerPolicy(max_sites=5), "the run has 6 sites, and its owner allows 5"),
         (
             OwnerPolicy(max_parameters=10),
             "its model has 43 parameters, and the owner of this site allows 10",

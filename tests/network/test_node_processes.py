@@ -36,7 +36,7 @@ class Silence:
 def nodes(tmp_path, monkeypatch):
     """The nodes of ash, which has ended with a sentence, and of elm, which lives."""
     monkeypatch.setattr("coterie.network.simulation.LOG_DELAY", 0.0)
-    nodes = NodeProcesses(tmp_path)
+    nodes = NodeProcesses(tmp_path, seed=1)
     for name, code in {"ash": "", "elm": "import time; time.sleep(60)"}.items():
         nodes.processes[name] = subprocess.Popen([sys.executable, "-c", code])
     nodes.log_of("ash").write_text("connected\ncoterie: the column a of client 'ash' is bad.\n")

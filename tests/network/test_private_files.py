@@ -78,7 +78,7 @@ def test_the_states_of_version_02_are_closed(tmp_path: Path) -> None:
     network = InProcessNetwork(tmp_path, ct.Ditto(), options={"rounds": 2})
     run = network.begin()
     run.step()
-    (folder,) = (tmp_path / "states" / network.names[0]).iterdir()
+    (folder,) = (tmp_path / "states" / network.names[0]).glob("*-run-*")
     for path in (folder, *folder.iterdir()):
         path.chmod(0o755)
     run.step()

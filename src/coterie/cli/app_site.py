@@ -14,20 +14,17 @@ from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
 from coterie.engines.codec import BadBytes
 from coterie.network.flower import encode_name, encode_packets, read_packet
+from coterie.network.owner import OwnerPolicy, policy_of
 from coterie.network.packets import NO_EXPERIMENT, Refused, RequestNumber
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeConfig:
+class NodeConfig(OwnerPolicy):
     """The keys of `flower-supernode --node-config`; other keys may belong to other apps."""
 
     data: str | None = setting(None, "the site's table: a CSV, Excel or Parquet file")
     site: str | None = setting(None, "the site's name; none: that of the table")
     state: str = setting("coterie-site", "folder for the site's private state and its own model")
-    label: str | None = setting(None, "refuse runs with another label column; none: accept any")
-    min_rows_to_report: int = setting(
-        1, "refuse runs that ask for sums over fewer rows than this", ge=1
-    )
 
     @property
     def table(self) -> Path:
@@ -72,12 +69,10 @@ def answer(message: Message, config: Mapping[str, Any]) -> Message:
         message: The request.
         config: The node config of the SuperNode.
     """
-    from coterie.network.local_table import OwnerPolicy
     from coterie.network.site import NetworkSite, pack_reply
 
     node = read_node_config(config)
-    owner = OwnerPolicy(label=node.label, min_rows_to_report=node.min_rows_to_report)
-    site = NetworkSite(node.name, node.table, Path(node.state), owner)
+    site = NetworkSite(node.name, node.table, Path(node.state), policy_of(node))
     try:
         reply = site.handle(read_packet(message))
     except BadBytes as e:

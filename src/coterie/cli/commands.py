@@ -95,6 +95,7 @@ NETWORK_COMMANDS = {
     "pause": Command("pause", "pause a site", "network_site.pause"),
     "unpause": Command("unpause", "let a paused site participate again", "network_site.unpause"),
     "leave": Command("leave", "withdraw a site from its run", "network_site.leave"),
+    "allow": Command("allow", "let a site answer as if its table were new", "network_site.allow"),
     "new": Command("new DIR", "write an app for an existing Flower network", "network_tools.new"),
 }
 

@@ -1,6 +1,7 @@
 """`coterie network node`: a site, which keeps its rows and replies to a server.
 
-`pause`, `unpause` and `leave` change whether the site participates.
+`pause`, `unpause` and `leave` change whether the site participates; `allow` resets what it has
+disclosed.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from coterie.cli.network_config import require_network
 from coterie.cli.progress import Watcher
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
-from coterie.network.local_table import OwnerPolicy
+from coterie.network.disclosure import allow_again
+from coterie.network.owner import OwnerPolicy, policy_of
 from coterie.network.participation import Participation, find_participation
 from coterie.runs.files import make_private_folder, write_error
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeFlags:
+class NodeFlags(OwnerPolicy):
     """The flags of `coterie network node`."""
 
     data: str = setting(..., "the site's table: a CSV, Excel or Parquet file")
@@ -32,10 +34,6 @@ class NodeFlags:
     key: str = setting(..., "the site's file of `coterie network certs`, such as north.pem")
     name: str | None = setting(None, "the site's name in logs; none: that of the key file")
     state: str = setting("coterie-site", "folder for the site's private state and its own model")
-    label: str | None = setting(None, "refuse runs with another label column; none: accept any")
-    min_rows_to_report: int = setting(
-        1, "refuse runs that ask for sums over fewer rows than this", ge=1
-    )
     child: bool = setting(False, "exit when standard input ends", hidden=True, switch=True)
 
 
@@ -59,8 +57,7 @@ def node(names: list[str], argv: list[str]) -> int:
         make_private_folder(state)  # so that its owner can pause it at once
     except OSError as e:
         raise write_error(e, state) from e
-    owner = OwnerPolicy(label=flags.label, min_rows_to_report=flags.min_rows_to_report)
-    site = NetworkSite(flags.name or key.stem, Path(flags.data), state, owner)
+    site = NetworkSite(flags.name or key.stem, Path(flags.data), state, policy_of(flags))
     if site.participation.status == "left":
         print(f"the site in {flags.state} has left; `coterie network unpause` undoes this")
         return 0
@@ -99,12 +96,15 @@ ABOUT = {
     "leave": "Withdraw a site. Its node informs the server, which stops waiting for it, and\n"
     "exits. To return, use `unpause` and start the node again. Its files stay: delete the\n"
     "folder if you do not need them.",
+    "allow": "Allow another choice of the site's test rows, and reset the counts of answers and\n"
+    "scored models. Statistics of two choices can be subtracted, which may reveal rows. Stop the\n"
+    "node first.",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnerFlags:
-    """The flags of `coterie network pause`, `unpause` and `leave`."""
+    """The flags of `coterie network pause`, `unpause`, `leave` and `allow`."""
 
     state: str = setting("coterie-site", "folder of the site's private state, as given to its node")
 
@@ -137,8 +137,18 @@ def leave(names: list[str], argv: list[str]) -> int:
     return 0
 
 
+def allow(names: list[str], argv: list[str]) -> int:
+    """`coterie network allow`"""
+    folder = read_participation("allow", names, argv).folder
+    if allow_again(folder):
+        print(f"the site in {folder} answers as if its table were new: start its node")
+    else:
+        print(f"the site in {folder} has not disclosed anything yet")
+    return 0
+
+
 def read_participation(command: str, names: list[str], argv: list[str]) -> Participation:
-    """Read the flags of pause, unpause or leave; return the participation of the site."""
+    """Read the flags of pause, unpause, leave or allow; return the participation of the site."""
     flags = read_flags(f"coterie network {command}", OwnerFlags, ABOUT[command], argv)
     if names:
         raise CoterieError(f"{command} takes no names", "give the folder of the site as --state")

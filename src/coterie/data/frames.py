@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
+import numpy as np
+
 from coterie.core.errors import (
     ColumnErrors,
     CoterieError,
@@ -280,6 +282,11 @@ class SiteTable:
                 if column.get("count"):
                     column["quantiles"] = [column["mean"]]
         return description
+
+    def count_classes(self) -> dict[str, int]:
+        """Count the rows of each class of the label, training and others."""
+        codes, texts = self.table.columns[self.options.label].text_codes
+        return dict(zip(texts, np.bincount(codes, minlength=len(texts)).tolist()))
 
     def encode(self, schema: Schema) -> Federation:
         """Encode the rows as a federation of this site alone."""

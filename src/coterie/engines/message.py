@@ -35,7 +35,7 @@ class Message(NamedTuple):
 class Limits(NamedTuple):
     """Limits that the owner of a site sets for requests of the server."""
 
-    centres: int = 64  # cluster models in one stack; a run has at most one per client
+    centres: int = 64  # cluster models in one stack
     leaves: int = 10_000  # tensors in one pytree
     message_bytes: int | None = None  # per piece; None: the size of two stacks of `centres` models
     versions: int = 8  # private states that a server may ask the site to keep
@@ -140,6 +140,17 @@ class Reader:
             if not isinstance(k, Tensor) or k.dtype != torch.int64 or k.dim():
                 raise BadBytes("a random key is not a single int64")
         return Own(per_client, key, client_key, head)
+
+    def count_models(self, tree: Any) -> int:
+        """Return the number of models in a decoded pytree, at least 1: those that a call scores."""
+        if isinstance(tree, Tensor):
+            return 1
+        if not isinstance(tree, dict):
+            return max([1, *map(self.count_models, tree)])
+        if not self.model.keys() <= tree.keys():
+            return max([1, *map(self.count_models, tree.values())])
+        is_stack = any(leaf.shape != self.model[name].shape for name, leaf in tree.items())
+        return max(len(leaf) for leaf in tree.values()) if is_stack else 1
 
     def _read(self, raw: bytes) -> tuple[Any, dict[str, Any]]:
         content, plain = decode(raw, self.types, limit=self.max_bytes)

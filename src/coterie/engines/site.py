@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,6 +26,7 @@ from coterie.core.task import Batch, Task
 from coterie.engines.codec import BadBytes, Types, decode, encode
 from coterie.engines.evaluate import Evaluation
 from coterie.engines.message import Head, Limits, Message, Own, Reader, form
+from coterie.metrics.coarse_sums import coarsen_sums
 
 SCORES = ("measure", "measure_unseen", "membership")  # of Evaluation, answered by every site
 FunctionCall = tuple[int, str, str, str]  # round, phase, path and name
@@ -40,10 +42,12 @@ class SitePolicy:
     root: Evaluation
     task: Task
     types: Types
-    clients: int  # number of clients in the run
     rounds: int | None = None  # the run's last round, if known
     limits: Limits = field(default_factory=Limits)
     min_rows_to_report: int = 1  # with fewer it does not measure
+    digits: int | None = None  # significant digits of scores; None: all
+    # called with the number of models before they are scored; raises SiteRefusal above a limit
+    count_scores: Callable[[int], None] = lambda models: None
     # functions of Evaluation that are permitted beyond the scores, any number of times
     allowed: frozenset[str] = frozenset()
 
@@ -54,8 +58,11 @@ class SitePolicy:
 
     @cached_property
     def initial_payload_form(self) -> Any:
-        """The structure and shapes of a valid initial payload, from the method's own start."""
-        _, initial_payload = self.root.method.start(self.task, self.clients, seed=0)
+        """The structure and shapes of a valid initial payload, from the method's own start.
+
+        It does not depend on the number of clients, so that no message can make it large.
+        """
+        _, initial_payload = self.root.method.start(self.task, 1, seed=0)
         # encoded and decoded, because a message turns lists into tuples
         return form(decode(encode(initial_payload, self.types), self.types)[0])
 
@@ -122,6 +129,7 @@ class Site:
         self.parts = parts
         self.versions: dict[Version, Any] = {}  # private states that the server may still refer to
         self.answered: Counter[FunctionCall] = Counter()  # answers per function call
+        self.last_answered: FunctionCall | None = None
 
     @property
     def types(self) -> Types:
@@ -150,6 +158,10 @@ class Site:
         initial_payload = None
         if message.initial_payload is not None:
             initial_payload = self._read_initial_payload(message.initial_payload, head)
+        is_score = is_evaluation(head) and head.name in SCORES
+        if is_score:
+            models = read.count_models(shared) if head.name == "membership" else 1
+            self.policy.count_scores(models)
         try:
             with time_limit(self.policy.limits.seconds):
                 versions = self._states_with_first(initial_payload, own)
@@ -157,6 +169,9 @@ class Site:
                 up, after = fn(
                     self.policy.task, shared, own.per_client, private, data, **head.static
                 )
+                if is_score:
+                    min_rows, digits = self.policy.min_rows_to_report, self.policy.digits
+                    up = up._replace(report=coarsen_sums(up.report, min_rows, digits))
                 reply = encode(up, self.types)
         except BadBytes:
             raise
@@ -168,6 +183,7 @@ class Site:
             versions = self._states_after_training(versions, private, after, head)
         self.versions = versions
         self.answered[requested] += 1
+        self.last_answered = requested
         return reply
 
     def reset(self) -> None:

@@ -43,7 +43,6 @@ class Wire(SiteCoordinator):
             root=root,
             task=task,
             types=self.types,
-            clients=len(fed),
             limits=simulation_limits(fed.total),
             min_rows_to_report=min_rows_to_report,
             allowed=ALLOWED,

@@ -6,39 +6,50 @@ a fixed text, because an error message may quote a cell.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from coterie import models
 from coterie.core.errors import CoterieError, SiteRefusal
+from coterie.core.rounding import round_significant
 from coterie.core.task import Batch, Task
+from coterie.data.coarsening import coarsen_description
 from coterie.data.curvature import estimate_curvatures
 from coterie.data.federation import Federation
 from coterie.data.frames import SiteTable
 from coterie.data.roster import Roster
+from coterie.data.schema import Schema
 from coterie.data.table_options import TableOptions
 from coterie.engines.clients import SimulatedClients
 from coterie.engines.codec import types_of
 from coterie.engines.evaluate import Evaluation
-from coterie.engines.message import Limits
+from coterie.engines.message import HEADER_BYTES, Limits
 from coterie.engines.site import SitePolicy
+from coterie.network.disclosure import Disclosure
+from coterie.network.owner import OwnerPolicy, max_message_bytes
 from coterie.network.packets import (
     CheckModel,
-    DataTerms,
     Hello,
     ModelReport,
-    RunTerms,
     SiteDescription,
     Terms,
     sanitize_text,
 )
-from coterie.network.terms import as_bad_bytes, read_method, read_schema, run_options, table_options
+from coterie.network.terms import (
+    as_bad_bytes,
+    read_method,
+    read_schema,
+    row_selection,
+    run_options,
+    table_options,
+)
 from coterie.runs.options import Options
 from coterie.runs.start import apply_data_options, create_task, model_fingerprint
 from coterie.runs.step_sizes import scale_losses
@@ -51,18 +62,10 @@ BAD_STATES = "its files of this run cannot be used; see the log of the site"
 NOT_SAVED = "it could not save its private state; see the log of the site"
 NOT_WRITTEN = "it could not write its own model; see the log of the site"
 BUG = "it failed; see the log of the site"
+CHANGED = "its table changed after the run began; see the log of the site"
 ENDS_NODE = (BAD_TABLE, BAD_STATES)  # failures that the owner must fix; the others may pass
 NETWORK_LIMITS = Limits(repeats=20)  # a server may be killed several times in one round
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnerPolicy:
-    """The limits that a site's owner sets for every server."""
-
-    label: str | None = None  # the only column that may be the label; None: any
-    min_rows_to_report: int = 1  # refuse a run that asks for sums over fewer rows
-    max_parameters: int = 200_000_000  # of a model
-    limits: Limits = NETWORK_LIMITS
+FLOAT_BYTES = 4  # of a number in an encoded table
 
 
 # ------------------------------------------------------------------------------ failures
@@ -75,11 +78,13 @@ class FailureLog:
 
     Attributes:
         last: The last failure that the owner must fix.
+        last_text: What the server was told about it.
     """
 
     def __init__(self, client: str) -> None:
         self.client = client
         self.last: CoterieError | None = None
+        self.last_text = ""
 
     @contextmanager
     def report_as(self, text: str) -> Iterator[None]:
@@ -91,7 +96,7 @@ class FailureLog:
             if isinstance(e, CoterieError) and e.options:
                 log.info("%s: the options named above are in the server's config file", self.client)
             if isinstance(e, CoterieError) and text in ENDS_NODE:
-                self.last = e
+                self.last, self.last_text = e, text
             raise SiteFailure(text) from e
 
 
@@ -125,55 +130,92 @@ class LocalTable:
         client: Name of the site.
         file: CSV, Excel or Parquet file.
         owner: Limits of the site's owner.
+        disclosure: What the site has disclosed so far.
         failures: Log of failures.
     """
 
-    def __init__(self, client: str, file: Path, owner: OwnerPolicy, failures: FailureLog) -> None:
+    def __init__(
+        self,
+        client: str,
+        file: Path,
+        owner: OwnerPolicy,
+        disclosure: Disclosure,
+        failures: FailureLog,
+    ) -> None:
         self.client = client
         self.file = file
         self.owner = owner
+        self.disclosure = disclosure
         self.failures = failures
-        self._cached: tuple[tuple[TableOptions, int, int], SiteTable] | None = None
+        self._hashed: tuple[tuple[int, int], str] | None = None  # size and time of the file, hash
+        self._cached: tuple[tuple[TableOptions, str], SiteTable] | None = None
 
-    def describe(self, body: Hello | Terms) -> SiteDescription:
+    def describe(self, body: Hello) -> SiteDescription:
         """Return the column statistics that leave this site before the first round.
 
         Raises:
             SiteRefusal: The run exceeds the owner's limits.
             SiteFailure: The table cannot be used.
         """
-        self.check_owner(body.data, body.run)
-        options = run_options(body.run)
-        table = self._read(body.data)
-        with self.failures.report_as(BAD_TABLE):
-            description = table.describe()
-            rows = apply_data_options(table.index, options).roster.rows
-        return SiteDescription(description, {name: int(n[0]) for name, n in rows._asdict().items()})
+        description = self._describe(body)
+        self._count_answer(body, (body.data, body.run.valid))
+        how = "exact" if self.owner.digits is None else f"rounded to {self.owner.digits} digits"
+        log.info(
+            "%s: sent the server the statistics of %d training rows (label %s), %s, without what "
+            "fewer than %d rows have",
+            self.client, description.rows["train"], sanitize_text(body.data.label), how,
+            max(self.owner.min_rows_to_report, body.data.min_rows_to_report),
+        )  # fmt: skip
+        return description
 
-    def check_owner(self, data: DataTerms, run: RunTerms) -> None:
-        """Raise SiteRefusal if a run exceeds the owner's limits."""
-        if self.owner.label not in (None, data.label):
+    def check_terms(self, terms: Terms) -> None:
+        """Raise if the table is unfit for a run; a late site was not sent `Hello`."""
+        self._describe(terms)
+        self._count_answer(terms, (terms.data, terms.run.valid))
+
+    def _describe(self, body: Hello | Terms) -> SiteDescription:
+        table = self._read(body)
+        min_rows = table.options.min_rows_to_report
+        with self.failures.report_as(BAD_TABLE):
+            description = coarsen_description(
+                table.describe(),
+                table.count_classes(),
+                min_rows=self.owner.min_rows_to_report,
+                digits=self.owner.digits,
+                knows_label=self.owner.label is not None,
+            )
+            split = self._apply_options(table.index, run_options(body.run)).roster.rows
+        rows = {name: int(n[0]) for name, n in split._asdict().items()}
+        fewest = max(min_rows, body.run.min_rows_to_report)
+        for part in ("test", "valid"):  # with fewer there are no scores: the server need not ask
+            if rows[part] < fewest:
+                rows[part] = 0
+        return SiteDescription(description, rows)
+
+    def check_owner(self, body: Hello | CheckModel | Terms) -> None:
+        """Raise SiteRefusal if a request exceeds the owner's limits."""
+        if self.owner.label not in (None, body.data.label):
             raise SiteRefusal(f"its owner allows only the label {self.owner.label}")
-        # two options of the server: one for column statistics, one for scores
-        fewest = min(data.min_rows_to_report, run.min_rows_to_report)
-        if fewest < self.owner.min_rows_to_report:
+        if isinstance(body, Terms) and body.clients > self.owner.max_sites:
             raise SiteRefusal(
-                f"its owner requires min_rows_to_report of {self.owner.min_rows_to_report} or "
-                f"more, not {fewest}"
+                f"the run has {body.clients} sites, and its owner allows {self.owner.max_sites}"
             )
 
     def check_model(self, body: CheckModel) -> ModelReport:
         """Build the model from the common schema; return its fingerprint and the curvature."""
-        self.check_owner(body.data, body.run)
         options = run_options(body.run)
-        schema = read_schema(body.schema)
-        table = self._read(body.data)
-        with self.failures.report_as(BAD_TABLE):
-            fed = apply_data_options(table.encode(schema), options)
+        fed = self._encode(self._read(body), read_schema(body.schema), options)
         task = build_task(fed.roster, body.model, options, self.owner)
         curvature = None
         if body.curvature:
-            curvature = float(estimate_curvatures(fed.train, fed.kind, body.batch)[0])
+            exact = float(estimate_curvatures(fed.train, fed.kind, body.batch)[0])
+            curvature = round_significant(exact, self.owner.digits)
+        self._count_answer(body, body)
+        log.info(
+            "%s: built the model %s for the server%s",
+            self.client, sanitize_text(body.model),
+            ", and sent it the curvature of its loss" if body.curvature else "",
+        )  # fmt: skip
         return ModelReport(model_fingerprint(task), curvature)
 
     def build_run(self, terms: Terms) -> SiteRun:
@@ -183,39 +225,93 @@ class LocalTable:
             SiteRefusal: The model differs here or is too large, or the method is unknown.
             SiteFailure: The table does not fit the terms.
         """
-        table = self._read(terms.data)
-        options, schema = run_options(terms.run), read_schema(terms.schema)
+        options = run_options(terms.run)
         owner = self.owner
+        fed = self._encode(self._read(terms), read_schema(terms.schema), options)
+        task = build_task(fed.roster, terms.model, options, owner)
+        if model_fingerprint(task) != terms.fingerprint:
+            raise SiteRefusal(f"the model {sanitize_text(terms.model)} differs at this site")
+        method = read_method(terms)
         with self.failures.report_as(BAD_TABLE):
-            fed = apply_data_options(table.encode(schema), options)
-            task = build_task(fed.roster, terms.model, options, owner)
-            if model_fingerprint(task) != terms.fingerprint:
-                raise SiteRefusal(f"the model {sanitize_text(terms.model)} differs at this site")
-            method = read_method(terms)
             scaled = scale_losses(method, task, fed, options, terms.clients)
             clients = SimulatedClients(task, scaled)  # of one client: this site
             policy = SitePolicy(
                 root=Evaluation(method, options.choose_on),
                 task=task,
                 types=types_of(method),
-                clients=terms.clients,
                 rounds=options.rounds,
-                # a run may have a cluster per client; `max_parameters` limits each model
-                limits=owner.limits._replace(centres=max(owner.limits.centres, terms.clients)),
+                limits=message_limits(terms.clients, task),
                 min_rows_to_report=max(options.min_rows_to_report, owner.min_rows_to_report),
+                digits=owner.digits,
+                count_scores=self._count_scores,
             )
             parts = {name: clients.rows(name, 0) for name in clients.parts}
         return SiteRun(policy, parts, fed, options)
 
-    def _read(self, data: DataTerms) -> SiteTable:
+    # -- rows
+    def _read(self, body: Hello | CheckModel | Terms) -> SiteTable:
         """Read the table again only if its file or the options changed."""
-        options = table_options(data)
+        self.check_owner(body)
+        with self.failures.report_as(BAD_STATES):
+            seed = self.disclosure.split_seed
+        options = table_options(body.data, seed, self.owner.min_rows_to_report)
+        run_options(body.run)  # raises if they are invalid
         with self.failures.report_as(BAD_TABLE):
-            stat = self.file.stat()
-            version = options, stat.st_size, stat.st_mtime_ns
-            if self._cached is None or self._cached[0] != version:
-                self._cached = version, SiteTable(self.client, self.file, options)
-            return self._cached[1]
+            version = self._hash_file()
+        self.disclosure.check_selection(version, row_selection(body.data, body.run))
+        if self._cached is None or self._cached[0] != (options, version):
+            with self.failures.report_as(BAD_TABLE):
+                self._cached = (options, version), SiteTable(self.client, self.file, options)
+        return self._cached[1]
+
+    def _hash_file(self) -> str:
+        """Return a hash of the table's file, which identifies its version."""
+        stat = self.file.stat()
+        state = stat.st_size, stat.st_mtime_ns
+        if self._hashed is None or self._hashed[0] != state:
+            with open(self.file, "rb") as file:
+                self._hashed = state, hashlib.file_digest(file, "sha256").hexdigest()
+        return self._hashed[1]
+
+    def _encode(self, table: SiteTable, schema: Schema, options: Options) -> Federation:
+        """Encode the rows with the common schema, if they fit into memory."""
+        if len(schema.columns) * table.table.rows * FLOAT_BYTES > max_message_bytes():
+            raise SiteRefusal("its schema has too many columns for the memory of this machine")
+        with self.failures.report_as(BAD_TABLE):
+            return self._apply_options(table.encode(schema), options)
+
+    def _apply_options(self, fed: Federation, options: Options) -> Federation:
+        """Apply `valid` and `label_scale`; the site's own seed draws the validation rows."""
+        if self.owner.exact is None:
+            options = replace(options, seed=self.disclosure.split_seed)
+        return apply_data_options(fed, options)
+
+    # -- counts
+    def _count_answer(self, body: Hello | CheckModel | Terms, question: Any) -> None:
+        """Count an answer about the table; the count is saved before the answer leaves."""
+        with self.failures.report_as(NOT_SAVED):
+            self.disclosure.count_answer(
+                self._hash_file(), row_selection(body.data, body.run), question
+            )
+
+    def _count_scores(self, models: int) -> None:
+        with self.failures.report_as(NOT_SAVED):
+            self.disclosure.count_scores(models)
+
+
+def message_limits(clients: int, task: Task) -> Limits:
+    """Return the limits of messages: at most a model per client, and what this machine can hold.
+
+    Args:
+        clients: Number of clients in the run, within the owner's limit.
+        task: The model.
+    """
+    centres = max(NETWORK_LIMITS.centres, clients)
+    model = sum(p.numel() * p.element_size() for p in task.module.parameters())
+    return NETWORK_LIMITS._replace(
+        centres=centres,
+        message_bytes=min(2 * centres * model + HEADER_BYTES, max_message_bytes()),
+    )
 
 
 def build_task(roster: Roster, model: str, options: Options, owner: OwnerPolicy) -> Task:

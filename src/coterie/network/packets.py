@@ -20,7 +20,7 @@ from msgspec import Meta
 from coterie.engines.codec import BadBytes
 from coterie.network.participation import OwnerStatus
 
-PROTOCOL = 2  # version 0.2 of coterie has protocol 1
+PROTOCOL = 3  # version 0.2 of coterie has protocol 1
 MAX_HEAD = 8 * 1024 * 1024  # bytes; a description of many columns and categories is the longest
 MAX_TEXT = 300  # characters of a text of the other side that are shown
 
@@ -74,11 +74,13 @@ class PacketHead(StrictStruct, frozen=True, kw_only=True):
 
 # ------------------------------------------------------------------------------ requests
 class DataTerms(StrictStruct, frozen=True, kw_only=True):
-    """Options for reading a site's table, as in `TableOptions`."""
+    """Options for reading a site's table, as in `TableOptions`.
+
+    There is no seed: each site draws its test and validation rows with a seed of its own.
+    """
 
     label: Word
     test_share: float
-    seed: int
     kind: Word | None
     fill: Word | None
     drop: tuple[Word, ...]
@@ -139,7 +141,7 @@ class Terms(StrictStruct, frozen=True, kw_only=True, tag="agree", tag_field="do"
     fingerprint: Word  # of the model
     method: Word
     settings: dict[str, Any]
-    clients: Annotated[int, Meta(ge=1, le=1_000_000)]
+    clients: Annotated[int, Meta(ge=1, le=1_000_000)]  # each site has a limit of its own
 
 
 class CallClient(StrictStruct, frozen=True, tag="call", tag_field="do"):

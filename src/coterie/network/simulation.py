@@ -38,10 +38,12 @@ class NodeProcesses:
 
     Args:
         folder: Folder for the states and logs of the sites.
+        seed: Seed of the sites' splits, as `coterie run` splits.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
+        self.seed = seed
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.ended_at: dict[str, float] = {}  # site → first check that found its process ended
 
@@ -53,6 +55,7 @@ class NodeProcesses:
             "--server", f"{LOOPBACK}:{port}",
             "--key", str(keys / f"{name}.pem"),
             "--state", str(self.folder / name),
+            "--exact", str(self.seed),  # the rows are those of this machine's user
         ]  # fmt: skip
         self.processes[name] = start_child(arguments, self.log_of(name))
 
@@ -186,7 +189,7 @@ class Simulation:
         Args:
             base: Folder for all files.
         """
-        self.nodes = NodeProcesses(base / "sites")
+        self.nodes = NodeProcesses(base / "sites", self.spec.data.seed)
         with tempfile.TemporaryDirectory(prefix="coterie-") as folder:
             keys = Path(folder)
             make_authority(keys, LOOPBACK)

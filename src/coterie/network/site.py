@@ -19,17 +19,20 @@ from coterie.core.version import __version__
 from coterie.engines.codec import BadBytes, decode
 from coterie.engines.message import Message
 from coterie.engines.site import Site
+from coterie.network.disclosure import Disclosure
 from coterie.network.local_table import (
     BAD_STATES,
+    BAD_TABLE,
     BUG,
+    CHANGED,
     NOT_SAVED,
     NOT_WRITTEN,
     FailureLog,
     LocalTable,
-    OwnerPolicy,
     SiteFailure,
     SiteRun,
 )
+from coterie.network.owner import OwnerPolicy
 from coterie.network.packets import (
     NO_EXPERIMENT,
     CallClient,
@@ -95,7 +98,9 @@ class NetworkSite:
         self.table = table
         self.folder = folder
         self.failures = FailureLog(client)
-        self.local = LocalTable(client, table, owner or OwnerPolicy(), self.failures)
+        owner = (owner or OwnerPolicy()).effective()
+        self.disclosure = Disclosure(folder, client, owner)
+        self.local = LocalTable(client, table, owner, self.disclosure, self.failures)
         self.participation = Participation(folder)
         self.logged_status: OwnerStatus | None = None
         self.session: SiteSession | None = None
@@ -104,7 +109,13 @@ class NetworkSite:
 
     @property
     def fault(self) -> CoterieError | None:
-        """The problem that the owner of this machine must fix; it ends the node."""
+        """The problem that the owner of this machine must fix; it ends the node.
+
+        A table that does not fit a run ends only a node that has not yet agreed to any run, whose
+        owner is there to see it. Later a server could end the node by asking for another label.
+        """
+        if self.failures.last_text == BAD_TABLE and any(self.folder.glob("*-run-*")):
+            return None
         return self.failures.last
 
     def handle(self, packet: Packet) -> Packet:
@@ -136,6 +147,8 @@ class NetworkSite:
         self, request: Request, pieces: dict[str, bytes]
     ) -> tuple[ReplyBody, dict[str, bytes]]:
         body = request.body
+        with self.failures.report_as(BAD_STATES):
+            self.disclosure.count_request()
         status = self.owner_status()
         if status is not None and not isinstance(body, Cancel):
             return NotParticipating(status), {}
@@ -174,7 +187,7 @@ class NetworkSite:
     def _agree(self, request: Request, terms: Terms) -> ReplyBody:
         """Start the run of these terms, or continue it; refuse other terms for its experiment."""
         self._check_version(terms.coterie)
-        self.local.check_owner(terms.data, terms.run)
+        self.local.check_owner(terms)
         folder = SiteFolder(self.folder, request.experiment, self.client)
         with self.failures.report_as(BAD_STATES):
             stored = folder.read_terms()
@@ -183,8 +196,10 @@ class NetworkSite:
         if stored is not None:
             self._open_session(request.experiment)
             return Done()
-        self.local.describe(terms)  # raises if the table is unfit: a late site was not sent `Hello`
+        self.local.check_terms(terms)
         run = self.local.build_run(terms)
+        with self.failures.report_as(NOT_SAVED):
+            self.disclosure.count_run()
         salt = secrets.token_hex(16)
         stored = StoredTerms(
             experiment=request.experiment,
@@ -216,11 +231,12 @@ class NetworkSite:
             raise SiteRefusal("this site has not agreed to this experiment")
         run = self.local.build_run(stored.terms)
         site = Site(run.policy, run.parts)
-        with self.failures.report_as(BAD_STATES):
+        with self.failures.report_as(CHANGED):
             if hash_with_salt(run.fed.fingerprint(), stored.salt) != stored.data:
                 raise CoterieError(
                     f"the rows of {self.table} changed after the run began", "restore the file"
                 )
+        with self.failures.report_as(BAD_STATES):
             states = folder.read_states(site.types)
         site.versions = states.versions
         self.session = SiteSession(experiment, stored.terms, run, site, folder, states.last)
@@ -254,6 +270,12 @@ class NetworkSite:
                 site.versions, site.answered = versions, answered
                 raise
         self.session = session._replace(last=request.number)
+        assert site.last_answered is not None
+        round, _, _, function = site.last_answered
+        log.info(
+            "%s: round %d: ran %s on its rows and sent %d bytes",
+            self.client, round, function, len(upload),
+        )  # fmt: skip
         return upload
 
     def _write_model(self, request: Request, message: Message) -> ReplyBody:

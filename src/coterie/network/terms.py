@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from msgspec.structs import asdict
 
 from coterie.core.contract import Algorithm, check_settings
 from coterie.core.errors import CoterieError, SiteRefusal
-from coterie.data.schema import Schema
+from coterie.data.roster import Kind
+from coterie.data.schema import Fill, Schema
 from coterie.data.table_options import TableOptions
 from coterie.engines.codec import BadBytes
 from coterie.methods import registry
@@ -23,6 +24,7 @@ from coterie.network.packets import DataTerms, RunTerms, Terms
 from coterie.runs.config import method_config, restore_method
 from coterie.runs.options import Options
 
+MAX_HELD_OUT = 0.75  # largest share of test rows, and of validation rows
 SERVER_ONLY = ("start_from",)  # settings that name files of the server; sites do not need them
 T = TypeVar("T", DataTerms, RunTerms)
 
@@ -43,10 +45,27 @@ def site_settings(method: Algorithm) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------ site
-def table_options(terms: DataTerms) -> TableOptions:
-    """Return the options for reading the site's table; raise BadBytes if they are invalid."""
+def table_options(terms: DataTerms, seed: int, min_rows_to_report: int) -> TableOptions:
+    """Return the options for reading the site's table.
+
+    Args:
+        terms: The options that the server sent.
+        seed: The site's own seed of its split.
+        min_rows_to_report: The owner's limit, which applies if it is larger than the server's.
+
+    Raises:
+        BadBytes: The options are invalid.
+    """
+    own = {
+        "seed": seed,
+        "min_rows_to_report": max(terms.min_rows_to_report, min_rows_to_report),
+    }
     with as_bad_bytes("its table options are invalid"):
-        return TableOptions(**asdict(terms))
+        if not 0 <= terms.test_share <= MAX_HELD_OUT:
+            raise CoterieError(f"test_share is not between 0 and {MAX_HELD_OUT}")
+        if terms.kind not in (None, *get_args(Kind)) or terms.fill not in (None, *get_args(Fill)):
+            raise CoterieError("kind or fill is unknown")
+        return TableOptions(**asdict(terms) | own)
 
 
 def run_options(terms: RunTerms) -> Options:
@@ -54,7 +73,25 @@ def run_options(terms: RunTerms) -> Options:
     with as_bad_bytes("its run options are invalid"):
         options = Options(**asdict(terms))
         check_settings(options)
+        if not 0 <= options.valid <= MAX_HELD_OUT:
+            raise CoterieError(f"valid is not between 0 and {MAX_HELD_OUT}")
     return options
+
+
+def row_selection(data: DataTerms, run: RunTerms) -> dict[str, Any]:
+    """Return the options of a run that select rows of the site's table.
+
+    The label selects rows if those without one are dropped. `min_rows` does not: a site with fewer
+    rows cannot join.
+    """
+    return {
+        "test_share": data.test_share,
+        "split_column": data.split_column,
+        "time_column": data.time_column,
+        "valid": run.valid,
+        "drop_incomplete": data.drop_incomplete,
+        "label": data.label if data.drop_incomplete else None,
+    }
 
 
 def read_schema(schema: dict[str, Any]) -> Schema:

@@ -21,7 +21,7 @@ from coterie.core.version import __version__
 from coterie.methods.registry import methods
 from coterie.metrics import Row
 from coterie.network.handshake import RunSpec
-from coterie.network.local_table import OwnerPolicy
+from coterie.network.owner import OwnerPolicy
 from coterie.network.packets import Experiment, StrictStruct, sanitize_text
 from coterie.network.peers.group import AllGather
 from coterie.network.peers.transport import PeerNetwork, PeerTransport
@@ -145,7 +145,9 @@ class Peer:
         self.config = shared_config(spec)
         self.folder = folder
         self.run_folder = folder / "run"
-        self.site = NetworkSite(name, table, folder, OwnerPolicy(label=spec.data.label))
+        self.site = NetworkSite(
+            name, table, folder, OwnerPolicy(label=spec.data.label, exact=spec.data.seed)
+        )
 
     def describe(self) -> PeerCard:
         """Describe this peer to the others.
