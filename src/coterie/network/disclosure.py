@@ -211,6 +211,7 @@ def write_record(folder: Path, record: DisclosureRecord) -> None:
     make_private_folder(folder)
     text = msgspec.json.format(msgspec.json.encode(record), indent=1).decode()
     write_text(folder / FILE, text + "\n")
+    (folder / FILE).chmod(0o600)  # a folder that its owner made may be open to others
 
 
 def allow_again(folder: Path) -> bool:
