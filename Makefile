@@ -35,7 +35,6 @@ test-network: $(DEV)
 # Kills of run, compare, search, compare --tune, export and report before each change of a file; then
 # a network of six nodes with ten kills, a slow node and a lying one. Other moments: make chaos SEED=2
 chaos: $(DEV)
-	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[network,flower]'
 	COTERIE_CHAOS=all COTERIE_CHAOS_SEEDS=$(SEED) $(BIN)/python -m pytest tests/chaos -s
 
 # Damaged input of every kind, about 3,000 cases in at most ten minutes. Another seed, other cases:

@@ -7,7 +7,6 @@ halves call `cli.app_server` and `cli.app_site`; its user may change it.
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import re
 from pathlib import Path
 from string import Template
@@ -15,14 +14,7 @@ from string import Template
 from coterie.core.errors import CoterieError
 from coterie.runs.files import write_error, write_text
 
-TESTED = ("1.41.0",)
 FIRST, END = (1, 41), (1, 43)  # supported versions, as in the extra `flower`: first, first after
-# no telemetry, no search for updates, no installations at run time
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-}
 
 
 def check_flower() -> None:
@@ -35,15 +27,14 @@ def check_flower() -> None:
     try:
         version = importlib.metadata.version("flwr")
     except importlib.metadata.PackageNotFoundError:
-        raise CoterieError("this command needs Flower", install) from None
+        raise CoterieError("an app for Flower needs Flower", install) from None
     major, minor = version.split(".")[:2]
     if not FIRST <= (int(major), int(minor)) < END:
+        supported = f"from {FIRST[0]}.{FIRST[1]} to before {END[0]}.{END[1]}"
         raise CoterieError(
-            f"flwr {version} is installed, and this version of coterie was tried with "
-            f"{', '.join(TESTED)}",
+            f"flwr {version} is installed, and this version of coterie supports those {supported}",
             install,
         )
-    os.environ.update(QUIET)
 
 
 PACKAGE = "coterie_app"
