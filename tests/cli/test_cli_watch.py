@@ -7,11 +7,13 @@ import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -32,9 +34,14 @@ def test_the_page_of_a_run_is_served_until_ctrl_c(run, tmp_path):
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        match = re.fullmatch(r"out is shown at (http://127\.0\.0\.1:\d+/)\?token=([\w-]+)\n", line)
+        match = re.fullmatch(
+            r"out is shown at (http://127\.0\.0\.1:\d+/) with the token in (.+)\n", line
+        )
         assert match is not None, line
-        asked = urllib.request.Request(match[1], headers={"Authorization": f"Bearer {match[2]}"})
+        file = Path(match[2])
+        token = file.read_text().strip()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600 and len(token) >= 20
+        asked = urllib.request.Request(match[1], headers={"Authorization": f"Bearer {token}"})
         with urllib.request.urlopen(asked, timeout=20) as answer:
             assert "3 of 3" in answer.read().decode()
         with pytest.raises(urllib.error.HTTPError, match="401"):
@@ -51,6 +58,7 @@ def test_the_page_of_a_run_is_served_until_ctrl_c(run, tmp_path):
         process.kill()
     assert (out, err, process.returncode) == ("", "coterie: stopped.\n", 130)
     assert time.monotonic() - began < 10
+    assert not file.exists()
 
 
 def test_what_cannot_be_watched_is_one_sentence(coterie, tmp_path):
@@ -88,7 +96,7 @@ def test_a_missing_extra_is_named(coterie, run, monkeypatch):
     real = builtins.__import__
 
     def without(name, *rest):
-        if name.partition(".")[0] in ("starlette", "uvicorn"):
+        if name.partition(".")[0] == "aiohttp":
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return real(name, *rest)
 
@@ -101,9 +109,7 @@ def test_a_missing_extra_is_named(coterie, run, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     outcome = coterie("watch out")
     assert outcome.status == 2
-    assert outcome.err == (
-        "coterie: the live page needs starlette and uvicorn: pip install 'coterie[watch]'.\n"
-    )
+    assert outcome.err == ("coterie: the live page needs aiohttp: pip install 'coterie[watch]'.\n")
 
 
 def test_the_token_may_stand_in_the_environment_and_the_network_is_warned_of(
@@ -117,7 +123,16 @@ def test_the_token_may_stand_in_the_environment_and_the_network_is_warned_of(
     )
     outcome = coterie("watch out --host 0.0.0.0")
     assert outcome.status == 0 and shown == [None]
-    assert outcome.out.endswith("/?token=from-the-environment\n")
+    assert outcome.out.endswith("/ with the token in COTERIE_TOKEN\n")
     assert f"http://{socket.gethostname()}:" in outcome.out
     assert "warning: the page is served to the network without encryption" in outcome.err
-    assert os.environ["COTERIE_TOKEN"] not in outcome.err
+    assert os.environ["COTERIE_TOKEN"] not in outcome.out + outcome.err
+
+
+def test_a_terminal_gets_the_address_with_the_token(run, coterie, monkeypatch):
+    monkeypatch.setattr(
+        "coterie.reporting.live.server.LiveServer.run", lambda self: self.socket.close()
+    )
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    outcome = coterie("watch out --token a-token-of-mine")
+    assert outcome.status == 0 and outcome.out.endswith("/?token=a-token-of-mine\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import re
 import socket
 import time
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from made_run import NAMES, ODD, make, row, save, train
-from serving import KEY, TOKEN, Stream, ask, port_of, served
 
 from coterie.core.errors import CoterieError
 from coterie.reporting.live import server as app_module
@@ -19,6 +19,7 @@ from coterie.reporting.live.page import SECTIONS, render_page
 from coterie.reporting.live.server import LiveServer, listen
 from coterie.reporting.live.snapshot import SiteReport
 from coterie.runs.folder import RunFolder
+from serving import KEY, TOKEN, Stream, ask, port_of, served
 
 
 @pytest.fixture
@@ -114,6 +115,7 @@ def test_every_answer_forbids_all_but_its_own_script_and_style(server, path, hea
     assert "unsafe" not in sent["content-security-policy"]
     assert sent["x-content-type-options"] == "nosniff" and sent["cache-control"] == "no-store"
     assert sent["referrer-policy"] == "no-referrer"
+    assert "server" not in sent
 
 
 class Tags(HTMLParser):
@@ -222,6 +224,29 @@ def ask_events_status(server: LiveServer) -> int:
     return status
 
 
+def test_connections_are_limited(server, monkeypatch):
+    monkeypatch.setattr(app_module, "MAX_CONNECTIONS", 3)
+    opened = []
+    try:
+        for _ in range(3):
+            opened.append(socket.create_connection(("127.0.0.1", port_of(server)), timeout=5))
+            opened[-1].sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert opened[-1].recv(100).startswith(b"HTTP/1.1 401")
+        opened.append(socket.create_connection(("127.0.0.1", port_of(server)), timeout=5))
+        assert opened[-1].recv(1) == b"", "closed at once"
+    finally:
+        for one in opened:
+            one.close()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            assert ask(server, "/").status == 200
+            return
+        except (ConnectionError, http.client.RemoteDisconnected):
+            time.sleep(0.1)
+    pytest.fail("closed connections still count")
+
+
 def test_a_server_ends_its_streams_and_its_port_is_free_at_once(folder):
     with served(WatchedFolder(folder.path)) as server:
         port = port_of(server)
@@ -245,7 +270,7 @@ def test_a_reader_that_reads_nothing_does_not_keep_the_server_up(tmp_path, caplo
         time.sleep(1)
         server.should_exit = True
         began = time.monotonic()
-        while server.started and time.monotonic() < began + 10 and server.server_state.connections:
+        while server.started and time.monotonic() < began + 10:
             time.sleep(0.05)
         assert time.monotonic() - began < 5
     assert not caplog.records

@@ -6,7 +6,6 @@ import json
 
 import pytest
 from made_network import NAMES, InProcessNetwork
-from starlette.testclient import TestClient
 
 import coterie as ct
 from coterie.core.errors import CoterieError
@@ -20,9 +19,7 @@ from coterie.network.monitoring import (
     page_token,
 )
 from coterie.network.packets import Reply, read_head
-from coterie.reporting.live.feed import Feed
-from coterie.reporting.live.folder import WatchedFolder
-from coterie.reporting.live.server import make_app
+from serving import TOKEN, ask
 
 IFCA = ct.IFCA(clusters=2, local_steps=3)
 FIELDS = {
@@ -199,22 +196,20 @@ def test_the_page_shows_each_sites_state_and_last_words(tmp_path):
     assert reports["ash"].message == "answered train of round 1 after 0.25 s"
     assert reports["oak"].message == "train of round 1: no answer" and not reports["oak"].is_healthy
     assert reports["fir"].message.startswith("train of round 1: its upload cannot be read")
-    page = LivePage.__new__(LivePage)  # its routes without its port
-    page.watched = view
-    app = make_app(
-        Feed(WatchedFolder(network.out, reports=view.reports)), "a-token-of-mine", page.routes()
-    )
-    with TestClient(app) as browser:
-        assert browser.get("/metrics").status_code == 401
-        assert browser.get("/").status_code == 401
-        with_token = {"Authorization": "Bearer a-token-of-mine"}
-        answer = browser.get("/metrics", headers=with_token)
+    page = LivePage(view, "127.0.0.1", 0, TOKEN)
+    try:
+        assert ask(page.server, "/metrics", {}).status == 401
+        assert ask(page.server, "/", {}).status == 401
+        answer = ask(page.server, "/metrics")
         assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
         assert read_metrics(answer.text)["coterie_round"] == 1
-        html = browser.get("/", headers=with_token).text
+        html = ask(page.server, "/").text
         assert "answered train of round 1 after 0.25 s" in html
         assert "6 sites" in html and "away" in html
-        assert browser.post("/metrics", headers=with_token).status_code == 405
+        assert ask(page.server, "/metrics", method="POST").status == 405
+    finally:
+        page.close()
+    assert not page.thread.is_alive()
 
 
 def test_a_site_that_is_being_asked_is_working(tmp_path):

@@ -6,19 +6,16 @@ import urllib.request
 
 import pytest
 from made_network import NAMES, InProcessNetwork, distance
-from starlette.testclient import TestClient
 
 import coterie as ct
 from coterie.network.https_server import Refusals
 from coterie.network.monitoring import WatchedServer
 from coterie.network.ports import free_port
 from coterie.network.server import export_models
-from coterie.reporting.live.feed import Feed
-from coterie.reporting.live.server import make_app
 from machines import small_config, start, wait_for, write_tables
+from serving import ask, served
 
 IFCA = ct.IFCA(clusters=2, local_steps=3)
-TOKEN = "a-token-of-a-test"
 
 
 def watched_server(network: InProcessNetwork) -> WatchedServer:
@@ -28,9 +25,9 @@ def watched_server(network: InProcessNetwork) -> WatchedServer:
 
 
 def page_of(watched: WatchedServer) -> str:
-    with TestClient(make_app(Feed(watched), TOKEN)) as client:
-        answer = client.get("/", headers={"Authorization": f"Bearer {TOKEN}"})
-    assert answer.status_code == 200
+    with served(watched) as server:
+        answer = ask(server, "/")
+    assert answer.status == 200
     return answer.text
 
 
@@ -107,6 +104,8 @@ def test_a_server_has_a_page_before_any_site_and_models_in_the_end(tmp_path):
     nodes = []
     try:
         wait_for(lambda: "shown at" in (tmp_path / "server.log").read_text(), 90, "the page")
+        shown = f"shown at http://127.0.0.1:{page}/ with the token in certs/page-token\n"
+        assert shown in (tmp_path / "server.log").read_text()
         token = (tmp_path / "certs/page-token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}"}
         asked = urllib.request.Request(f"http://127.0.0.1:{page}/", headers=headers)

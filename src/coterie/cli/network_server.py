@@ -18,7 +18,7 @@ from coterie.cli.network_config import (
     require_network,
 )
 from coterie.cli.progress import Watcher
-from coterie.cli.watch import TOKEN, warn_unencrypted
+from coterie.cli.watch import TOKEN, describe_address, warn_unencrypted
 from coterie.core.errors import CoterieError, Option
 from coterie.core.settings import setting
 from coterie.network.packets import NO_EXPERIMENT
@@ -99,7 +99,7 @@ def live_page(
     if flags.page is None:
         yield None
         return
-    from coterie.network.monitoring import LivePage, WatchedServer, page_token
+    from coterie.network.monitoring import TOKEN_FILE, LivePage, WatchedServer, page_token
 
     starts = "The run starts when all sites are connected."
     if flags.minimum_sites is not None:
@@ -107,11 +107,15 @@ def live_page(
             f"The run starts when all sites are connected, or {flags.wait:g} seconds after the "
             f"server starts if at least {flags.minimum_sites} of them are."
         )
-    token = os.environ.get(TOKEN) or page_token(Path(flags.certs))
+    place = TOKEN
+    token = os.environ.get(TOKEN)
+    if not token:
+        place = str(Path(flags.certs) / TOKEN_FILE)
+        token = page_token(Path(flags.certs))
     watched = WatchedServer(transport, title, starts)
     page = LivePage(watched, flags.page_host, flags.page, token)
     warn_unencrypted(flags.page_host, watcher)
-    print(f"the run is shown at {page.address}", flush=True)
+    print(f"the run is shown at {describe_address(page.server, place)}", flush=True)
     try:
         yield watched
     finally:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from coterie.cli.flags import check_names, read_flags
 from coterie.cli.progress import Watcher
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
 from coterie.reporting.live.folder import WatchedFolder
+
+if TYPE_CHECKING:
+    from coterie.reporting.live.server import LiveServer
 
 LOCAL = ("127.0.0.1", "::1", "localhost")
 TOKEN = "COTERIE_TOKEN"  # environment variable with the token of the page
@@ -39,14 +47,39 @@ def watch(names: list[str], argv: list[str]) -> int:
         try:
             from coterie.reporting.live.server import LiveServer
         except ModuleNotFoundError as e:
-            what = "the live page needs starlette and uvicorn"
+            what = "the live page needs aiohttp"
             raise CoterieError(what, "pip install 'coterie[watch]'") from e
         token = asked.token or os.environ.get(TOKEN) or None
         server = LiveServer(folder, asked.host, asked.port, token)
         warn_unencrypted(asked.host, watcher)
-        print(f"{path} is shown at {server.address}", flush=True)
-        server.run()
+        with token_place(asked, server.token) as place:
+            print(f"{path} is shown at {describe_address(server, place)}", flush=True)
+            server.run()
     return 0
+
+
+def describe_address(server: LiveServer, place: str) -> str:
+    """Return the address of a page; with the token on a terminal only, as other output is logged.
+
+    Args:
+        server: The server of the page.
+        place: Where else the token can be found.
+    """
+    if sys.stdout.isatty():
+        return server.address_with_token
+    return f"{server.address} with the token in {place}"
+
+
+@contextmanager
+def token_place(asked: WatchFlags, token: str) -> Iterator[str]:
+    """Yield where the token can be found, if it is not printed: a file for a generated one."""
+    if asked.token or os.environ.get(TOKEN):
+        yield "--token" if asked.token else TOKEN
+        return
+    with tempfile.NamedTemporaryFile("w", prefix="coterie-token-") as file:  # mode 0600
+        file.write(f"{token}\n")
+        file.flush()
+        yield file.name
 
 
 def warn_unencrypted(host: str, watcher: Watcher) -> None:

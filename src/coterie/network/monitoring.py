@@ -10,12 +10,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from aiohttp import web
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from coterie.core.errors import CoterieError
 from coterie.network.audit import LastContact
@@ -203,19 +201,14 @@ class LivePage:
 
     def __init__(self, watched: WatchedServer, host: str, port: int, token: str) -> None:
         self.watched = watched
-        self.server = LiveServer(watched, host, port, token, self.routes())
-        self.address = self.server.address  # with the token
+        self.server = LiveServer(watched, host, port, token, [web.get("/metrics", self.metrics)])
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
 
-    def routes(self) -> list[Route]:
-        """Return the routes beside the page."""
-        return [Route("/metrics", self.metrics)]
-
-    async def metrics(self, request: Request) -> Response:
+    async def metrics(self, request: web.Request) -> web.Response:
         """Answer a request of Prometheus."""
         headers = {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}
-        return Response(self.watched.metrics_text(), headers=headers)
+        return web.Response(body=self.watched.metrics_text().encode(), headers=headers)
 
     def close(self) -> None:
         """Stop serving."""

@@ -16,17 +16,11 @@ import re
 import secrets
 import socket
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from contextlib import suppress
+from urllib.parse import urlencode
 
-import uvicorn
-from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from coterie.core.errors import CoterieError, Option
 from coterie.reporting.live.feed import Feed, Watched
@@ -35,6 +29,8 @@ from coterie.reporting.live.page import script, style
 MIN_TOKEN_LENGTH = 8
 TOKEN = re.compile(r"[A-Za-z0-9_.~-]+")  # needs no escaping in addresses and cookies
 MAX_STREAMS = 100  # open pages
+MAX_CONNECTIONS = 400  # further ones are closed at once
+MAX_IDLE = 30.0  # seconds until a connection without a request is closed
 MAX_KEY_LENGTH = 500  # of the name of a run in an address
 GRACE = 2.0  # seconds until open connections are cut at shutdown
 POLICY = "; ".join(
@@ -61,8 +57,8 @@ UNAUTHORIZED = "This page needs its token: open the address that the command pri
 TOO_MANY = "Too many pages are open.\n"
 
 
-def make_app(feed: Feed, token: str, more: Sequence[BaseRoute] = ()) -> Starlette:
-    """Return the ASGI application of a live page.
+def make_app(feed: Feed, token: str, more: Sequence[web.RouteDef] = ()) -> web.Application:
+    """Return the application of a live page.
 
     Args:
         feed: The source of the page.
@@ -70,18 +66,19 @@ def make_app(feed: Feed, token: str, more: Sequence[BaseRoute] = ()) -> Starlett
         more: Additional routes behind the same token.
     """
     pages = PageRoutes(feed)
-    app = Starlette(
-        routes=[
-            Route("/", pages.page),
-            Route("/events", pages.events),
-            Route("/page.css", pages.style),
-            Route("/page.js", pages.script),
+    app = web.Application(middlewares=[Access(token).check])
+    app.add_routes(
+        [
+            web.get("/", pages.page),
+            web.get("/events", pages.events, allow_head=False),
+            web.get("/page.css", pages.style),
+            web.get("/page.js", pages.script),
             *more,
-        ],
-        lifespan=pages.lifespan,
+        ]
     )
-    app.add_middleware(TokenMiddleware, token=token)
-    app.add_middleware(SecurityHeaders)
+    app.cleanup_ctx.append(pages.follow)
+    app.on_shutdown.append(pages.end_streams)
+    app.on_response_prepare.append(add_security_headers)
     return app
 
 
@@ -92,124 +89,102 @@ class PageRoutes:
         self.feed = feed
         self.streams = 0
 
-    @asynccontextmanager
-    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+    async def follow(self, app: web.Application) -> AsyncIterator[None]:
         """Poll the feed while the application runs."""
         following = asyncio.create_task(self.feed.follow())
-        try:
-            yield
-        finally:
-            self.feed.close()
-            following.cancel()
-            with suppress(asyncio.CancelledError):
-                await following
+        yield
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following
 
-    async def page(self, request: Request) -> Response:
+    async def end_streams(self, app: web.Application) -> None:
+        """End the event streams, which would keep the server running."""
+        self.feed.close()
+
+    async def page(self, request: web.Request) -> web.Response:
         """Return the whole page."""
         page = await self.feed.render(run_key(request))
-        return Response(page.html, media_type="text/html")
+        return web.Response(text=page.html, content_type="text/html")
 
-    async def events(self, request: Request) -> Response:
-        """Stream the sections that change."""
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        """Stream the sections that change as server-sent events."""
         if self.streams >= MAX_STREAMS:
-            return PlainTextResponse(TOO_MANY, status_code=503)
-        return StreamingResponse(self.stream(run_key(request)), media_type="text/event-stream")
-
-    async def stream(self, key: str) -> AsyncIterator[str]:
-        """Yield updates as server-sent events."""
+            return web.Response(text=TOO_MANY, status=503)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         self.streams += 1
         try:
-            async for update in self.feed.updates(key):
-                yield f"event: board\ndata: {json.dumps(update)}\n\n"
+            await response.prepare(request)
+            async for update in self.feed.updates(run_key(request)):
+                await response.write(f"event: board\ndata: {json.dumps(update)}\n\n".encode())
+        except ConnectionResetError:
+            pass  # the reader has closed the page
         finally:
             self.streams -= 1
+        return response
 
-    async def style(self, request: Request) -> Response:
+    async def style(self, request: web.Request) -> web.Response:
         """Return the style sheet."""
-        return Response(style(), media_type="text/css")
+        return web.Response(text=style(), content_type="text/css")
 
-    async def script(self, request: Request) -> Response:
+    async def script(self, request: web.Request) -> web.Response:
         """Return the script."""
-        return Response(script(), media_type="text/javascript")
+        return web.Response(text=script(), content_type="text/javascript")
 
 
-def run_key(request: Request) -> str:
+def run_key(request: web.Request) -> str:
     """Return the run that the address names; "" for none."""
-    return request.query_params.get("run", "")[:MAX_KEY_LENGTH]
+    return request.query.get("run", "")[:MAX_KEY_LENGTH]
+
+
+async def add_security_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Add the security headers to a response, and do not name the server's software."""
+    response.headers.update(HEADERS)
+    response.headers.popall("Server", None)
 
 
 # ------------------------------------------------------------------------------ access
-class TokenMiddleware:
+class Access:
     """Rejects requests without the token: in a header, a cookie, or once in the address.
 
     A token in the page's address is moved to a cookie and the browser is redirected to the address
     without it, so that it appears in no history and no screenshot.
     """
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self.app = app
-        self.token = token.encode()
+    def __init__(self, token: str) -> None:
+        self.token = token
         # cookies ignore ports: servers on one machine need different names
-        self.cookie = f"coterie-{hashlib.sha256(self.token).hexdigest()[:12]}"
+        self.cookie = f"coterie-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        if scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
-            return
-        if scope["type"] != "http":
-            return
-        request = Request(scope)
-        response: ASGIApp = PlainTextResponse(UNAUTHORIZED, status_code=401)
-        if self.is_token(request.query_params.get("token")) and request.url.path == "/":
-            response = self.set_cookie(request)
-        elif self.has_token(request):
-            response = self.app
-        await response(scope, receive, send)
-
-    def has_token(self, request: Request) -> bool:
-        """Whether a request carries the token."""
-        _, _, bearer = request.headers.get("authorization", "").partition("Bearer ")
-        return self.is_token(bearer) or self.is_token(request.cookies.get(self.cookie))
+    @web.middleware
+    async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Handle a request, or reject it."""
+        if self.is_token(request.query.get("token")) and request.path == "/":
+            return self.set_cookie(request)
+        _, _, bearer = request.headers.get("Authorization", "").partition("Bearer ")
+        if self.is_token(bearer) or self.is_token(request.cookies.get(self.cookie)):
+            return await handler(request)
+        return web.Response(text=UNAUTHORIZED, status=401)
 
     def is_token(self, given: str | None) -> bool:
         """Compare in constant time."""
-        return given is not None and secrets.compare_digest(given.encode(), self.token)
+        if given is None:
+            return False
+        return secrets.compare_digest(given.encode(errors="replace"), self.token.encode())
 
-    def set_cookie(self, request: Request) -> Response:
+    def set_cookie(self, request: web.Request) -> web.Response:
         """Set the cookie and redirect to the same address without the token."""
-        rest = [(k, v) for k, v in parse_qsl(request.url.query) if k != "token"]
-        address = "./"
-        if rest:
-            address = f"./?{urlencode(rest)}"
-        response = RedirectResponse(address, status_code=303)
-        response.set_cookie(self.cookie, self.token.decode(), httponly=True, samesite="lax")
+        rest = urlencode([(k, v) for k, v in request.query.items() if k != "token"])
+        address = f"./?{rest}" if rest else "./"
+        response = web.Response(status=303, headers={"Location": address})
+        response.set_cookie(self.cookie, self.token, httponly=True, samesite="lax")
         return response
 
 
-class SecurityHeaders:
-    """Adds the security headers to every response."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
-            await send(message)
-
-        await self.app(scope, receive, send_with_headers)
-
-
 # ------------------------------------------------------------------------------ server
-class LiveServer(uvicorn.Server):
+class LiveServer:
     """Serves the live page.
 
-    `run()` serves until SIGINT or SIGTERM. In a thread, which receives no signals, set
-    `should_exit = True` to stop it.
+    `run()` serves until Ctrl-C. In a thread, set `should_exit = True` to stop it.
 
     Args:
         watched: The source of the page.
@@ -228,53 +203,71 @@ class LiveServer(uvicorn.Server):
         host: str = "127.0.0.1",
         port: int = 0,
         token: str | None = None,
-        more: Sequence[BaseRoute] = (),
+        more: Sequence[web.RouteDef] = (),
     ) -> None:
         self.token = check_token(token)
         self.socket = listen(host, port)
         self.feed = Feed(watched)
-        super().__init__(
-            uvicorn.Config(
-                make_app(self.feed, self.token, more),
-                http="h11",
-                ws="none",
-                loop="asyncio",
-                lifespan="on",
-                log_config=None,
-                log_level="error",
-                access_log=False,  # addresses may contain the token
-                server_header=False,
-                limit_concurrency=400,
-            )
-        )
+        self.app = make_app(self.feed, self.token, more)
+        self.started = False
+        self.should_exit = False
 
     @property
     def address(self) -> str:
-        """The address of the page, with its token."""
+        """The address of the page, without its token."""
         host, port = self.socket.getsockname()[:2]
         if host in ("0.0.0.0", "::"):
             host = socket.gethostname()
         if ":" in host:
             host = f"[{host}]"
-        return f"http://{host}:{port}/?token={self.token}"
+        return f"http://{host}:{port}/"
 
-    def run(self, sockets: list[socket.socket] | None = None) -> None:
+    @property
+    def address_with_token(self) -> str:
+        """The address to open in a browser; a secret."""
+        return f"{self.address}?token={self.token}"
+
+    def run(self) -> None:
         """Serve until stopped."""
         try:
-            super().run(sockets or [self.socket])
+            asyncio.run(self._serve())
         finally:
+            self.started = False
             self.socket.close()
 
-    async def shutdown(self, sockets: Any = None) -> None:
-        """End the event streams first; they would keep the server running."""
-        self.feed.close()
-        asyncio.get_running_loop().call_later(GRACE, self._abort_connections)
-        await super().shutdown(sockets)
+    async def _serve(self) -> None:
+        runner = web.AppRunner(
+            self.app,
+            access_log=None,  # addresses may contain the token
+            handler_cancellation=True,  # ends the stream of a page that is closed
+            keepalive_timeout=MAX_IDLE,
+            shutdown_timeout=GRACE / 2,  # for the handlers to end, and again to cancel them
+        )
+        await runner.setup()
+        server = runner.server
+        assert server is not None
 
-    def _abort_connections(self) -> None:
-        """Close connections whose reader does not respond, such as a sleeping laptop."""
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()
+        def accept() -> asyncio.Protocol:
+            if len(server.connections) < MAX_CONNECTIONS:
+                return server()
+            return ClosedConnection()
+
+        listening = await asyncio.get_running_loop().create_server(accept, sock=self.socket)
+        self.started = True
+        try:
+            while not self.should_exit:  # set by another thread
+                await asyncio.sleep(0.1)
+        finally:
+            listening.close()
+            await runner.cleanup()
+
+
+class ClosedConnection(asyncio.Protocol):
+    """A connection that is closed at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close it."""
+        transport.close()
 
 
 def check_token(token: str | None) -> str:
