@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import coterie as ct
 from coterie.core.contract import Algorithm, Data
 from coterie.data.table_options import TableOptions
+from coterie.engines.replay import ExchangeRecord, read_log
 from coterie.network.handshake import RunSpec
 from coterie.network.owner import OwnerPolicy
 from coterie.network.packets import Packet
@@ -54,6 +55,10 @@ class InProcessNetwork:
     @property
     def out(self) -> Path:
         return self.base / "run"
+
+    @property
+    def diary(self) -> list[ExchangeRecord]:
+        return read_log(self.out / "diary.jsonl")
 
     def site(self, name: str, **how: Any) -> NetworkSite:
         """A site, by default one that splits and describes its rows as `coterie run` does."""

@@ -87,6 +87,10 @@ class Hosts:
         return done.stdout
 
     def start(self, host: str, line: str) -> None:
+        """Start a server or a node; stop the earlier one of this host first."""
+        if host in self.processes:
+            self.processes[host].terminate()
+            self.processes[host].wait(60)
         with open(self.base / host / "log", "ab") as log:
             self.processes[host] = subprocess.Popen(
                 self.command(host, line), stdout=log, stderr=log, **self.options(host)
@@ -164,19 +168,24 @@ def test_the_guide_leads_to_a_run_on_several_hosts(hosts):
             continue
         if lines[0].startswith("coterie network status"):
             wait_for((server / "run/diary.jsonl").exists, 120, "the first round")
+        if "--revoke west" in lines[0]:
+            joined = lambda: "west" in read_late_sites(server / "run")
+            wait_for(joined, 120, "the site that comes late")
         hosts.follow(where, lines)
         if lines[0].startswith("coterie network server"):
             start = lines[0]
-    wait_for(lambda: "west: connected" in hosts.log("west"), 120, "the site that comes late")
+    wait_for(lambda: "does not accept this site" in hosts.log("west"), 60, "the revocation")
+    wait_for(lambda: hosts.log("south").count("south: connected") >= 2, 60, "the renewed site")
+    assert hosts.processes["server"].poll() is None, "all this happens during the run"
     hosts.cable("south", "down")
     metrics = fetch_metrics(hosts)
-    assert "coterie_sites_registered 3" in metrics and "coterie_rounds 60" in metrics
+    assert "coterie_sites_registered 2" in metrics and "coterie_rounds 500" in metrics
     hosts.processes["server"].kill()
     hosts.processes["server"].wait()
     hosts.cable("south", "up")
     hosts.start("server", start)
     assert hosts.processes["server"].wait(240) == 0, hosts.log("server")
-    assert ct.load(server / "run").trained.round == 60
+    assert ct.load(server / "run").trained.round == 500
     for site in SITES:
         wait_for(
             lambda site=site: list((hosts.base / site).glob("coterie-site/*/model/card.json")),

@@ -87,7 +87,7 @@ def test_a_reply_that_cannot_be_read_is_no_reply(tmp_path, caplog):
     network = InProcessNetwork(tmp_path, IFCA, fate, options={"rounds": 1})
     run = network.run()
     assert run.history[1]["rejected"] == [] and run.history[1]["absent"] == 1
-    reasons = {reason for entry in run.engine.entries for reason in entry.absent.values()}
+    reasons = {reason for entry in network.diary for reason in entry.absent.values()}
     assert reasons == {"its reply is unreadable: its head is malformed"}
 
 
@@ -103,8 +103,9 @@ def test_an_unreadable_reply_does_not_explain_a_later_absence(tmp_path):
             return [(0.0, reply._replace(head=b"{}")), (1.0, reply)]
         return []
 
-    run = InProcessNetwork(tmp_path, IFCA, fate, options={"rounds": 1}).run()
-    reasons = [entry.absent["oak"] for entry in run.engine.entries if "oak" in entry.absent]
+    network = InProcessNetwork(tmp_path, IFCA, fate, options={"rounds": 1})
+    network.run()
+    reasons = [entry.absent["oak"] for entry in network.diary if "oak" in entry.absent]
     assert reasons and set(reasons) == {"no answer"}
 
 
@@ -205,7 +206,7 @@ def test_a_site_whose_disk_is_full_is_absent_and_goes_on_later(tmp_path, monkeyp
     run.step()
     run.step()
     assert run.history[1]["absent"] == 1 and not run.history[1]["rejected"]
-    assert set(run.engine.entries[-1].absent.values()) == {site_module.NOT_SAVED}
+    assert set(network.diary[-1].absent.values()) == {site_module.NOT_SAVED}
     full = False
     run.step()
     assert run.history[2]["absent"] == 0

@@ -33,7 +33,7 @@ def test_a_paused_site_is_absent_at_once_keeps_its_group_and_goes_on(tmp_path):
     run.step()
     assert network.transport.now == began, "nobody waits for a deadline"
     assert run.history[-1]["absent"] == 1 and not run.history[-1]["rejected"]
-    assert set(run.engine.entries[-1].absent.items()) == {("oak", OWNER_REASONS["paused"])}
+    assert set(network.diary[-1].absent.items()) == {("oak", OWNER_REASONS["paused"])}
     at = run.roster.names.index("oak")
     assert run.groups()[at] == before[at]
     seen = run.engine.messenger.audit.by_site()["oak"]
@@ -83,7 +83,7 @@ def test_who_has_left_is_not_asked_any_more_also_after_a_restart(tmp_path):
     wishes(network, "elm").leave()
     run.folder.append(run.step())
     run.save()
-    assert run.engine.entries[-1].absent == {"elm": OWNER_REASONS["left"]}
+    assert network.diary[-1].absent == {"elm": OWNER_REASONS["left"]}
     network.transport.away.add("elm")  # its node has ended
     asked = len([n for n, _, _ in network.transport.traffic if n == "elm"])
     began = network.transport.now

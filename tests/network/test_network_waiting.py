@@ -142,7 +142,7 @@ def test_a_site_that_loses_its_connection_has_the_grace_to_come_back(tmp_path, c
     transport.connections = connections
     run.step()
     assert 8 <= transport.now < 30
-    assert run.engine.entries[0].absent == {"elm": "no longer connected"}
+    assert network.diary[0].absent == {"elm": "no longer connected"}
     assert "elm is no longer connected: continuing without it until it is back." in caplog.text
 
 

@@ -51,7 +51,6 @@ class NetworkEngine(SiteCoordinator):
         self.roster = roster
         self.messenger = messenger
         self.folder = folder
-        self.entries: list[ExchangeRecord] = []  # of this process
 
     def map(self, call: Call, aggregator: Aggregator) -> PartialAggregate:
         """Send a call to its clients and aggregate their replies.
@@ -126,7 +125,6 @@ class NetworkEngine(SiteCoordinator):
             # with the sites that replied `Failed`
             absent={names[at]: failures[names[at]] for at in part.absent},
         )
-        self.entries.append(entry)
         self.messenger.audit.record(
             result.audit_records(
                 entry.time, call.version.phase, call.name, call.version.round, rejected

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
+import resource
 import ssl
 import threading
 import time
@@ -37,6 +38,7 @@ log = logging.getLogger("coterie")
 LONG_POLL = 10.0  # seconds after which a site that waits for a request gets an empty answer
 MAX_REPLY = 512 * 1024 * 1024  # bytes
 MAX_UNKNOWN = 256  # connections that have not shown a registered certificate yet
+SPARE_FILES = 100  # open files that this process needs beside its connections
 MAX_UNKNOWN_PER_ADDRESS = 64
 MAX_PER_SITE = 4  # connections with the certificate of one site
 HELLO_TIMEOUT = 10.0  # seconds for the TLS handshake, and again for the first request
@@ -119,6 +121,7 @@ class HttpsServer:
         self.refusals = Refusals()
         self.port = port
         self.max_reply = max_reply
+        self.max_unknown = min(MAX_UNKNOWN, raise_file_limit() - SPARE_FILES)
         self.tls = ServerCertificate(certs / SERVER)
         check_port(host, port)
         self._links: dict[str, SiteLink] = {}
@@ -315,6 +318,13 @@ class HttpsServer:
         return web.Response()
 
 
+def raise_file_limit() -> int:
+    """Let this process open as many files as the system allows it; return their number."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
 class ServerCertificate:
     """The server's key and certificate, read again when the file changes.
 
@@ -388,7 +398,8 @@ class Connection(asyncio.Protocol):
         self._is_open = True
         unknown = self.server.unknown
         unknown[self.address] += 1
-        if unknown[self.address] > MAX_UNKNOWN_PER_ADDRESS or unknown.total() > MAX_UNKNOWN:
+        too_many = unknown[self.address] > MAX_UNKNOWN_PER_ADDRESS
+        if too_many or unknown.total() > self.server.max_unknown:
             self.refuse(TOO_MANY, self.party)
             return
         transport.pause_reading()  # until TLS reads
