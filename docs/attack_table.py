@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results" / "attacks.jsonl"
+CLAIMS = Path(__file__).parent / "results" / "claims.jsonl"
 SCORES = dict[tuple[str, str, str | None], list[float]]  # by method, rule, attack: of each seed
 
 
@@ -19,6 +20,23 @@ def attack_table(results: Path = RESULTS) -> str:
     for method, rule in sorted(rows, key=by_first_mention(scores)):
         cells = [f"{mean(scores.get((method, rule, a), [])):s}" for a in (None, *attacks)]
         lines.append(f"| `{method}` | `{rule}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def claims_table(results: Path = CLAIMS) -> str:
+    """Return a Markdown table with a row per case: means over seeds, and the worst seed."""
+    cases: dict[str, list[dict[str, float]]] = {}
+    for line in results.read_text().splitlines():
+        row = json.loads(line)
+        cases.setdefault(row["cell"][0], []).append(row)
+    lines = ["| case | accuracy | worst seed | worst group | worst seed |"]
+    lines.append("| --- |" + " ---: |" * 4)
+    for case, rows in cases.items():
+        cells = []
+        for metric in ("accuracy", "worst_group"):
+            values = [row[metric] for row in rows]
+            cells += [mean(values), f"{min(values):.3f}"]
+        lines.append(f"| {case} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
 from pathlib import Path
 
-from attack_table import attack_table
+from attack_table import attack_table, claims_table
 from cells import notebook
 from reference import (
     base_sets,
@@ -250,7 +250,11 @@ def problems(docs: Path = DOCS, write: bool = False) -> list[str]:
         "api/data.md": {"functions": functions_named_as_modules(ct.data)},
         "api/clustering.md": {"functions": functions_named_as_modules(ct.clustering)},
         "api/own_methods.md": {"functions": functions_named_as_modules(ct.optim)},
-        "security.md": {"what leaves": what_leaves(known.values()), "attacks": attack_table()},
+        "security.md": {
+            "what leaves": what_leaves(known.values()),
+            "attacks": attack_table(),
+            "claims": claims_table(),
+        },
         "reproduction/README.md": {"reproduction": reproduction()},
         "results/tables.md": {
             "errors": error_table(),

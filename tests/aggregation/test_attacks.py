@@ -6,9 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.aggregation.attacks import ATTACKS, apply_attack, flip_labels, largest_shift, norms
+from coterie.aggregation.attacks import (
+    ATTACKS,
+    Attack,
+    apply_attack,
+    flip_labels,
+    largest_shift,
+    norms,
+)
+from coterie.aggregation.clipping import Clipping
+from coterie.core.contract import Upload
 from coterie.core.errors import CoterieError
 from coterie.core.params import Params
+from coterie.methods.ifca import IFCA
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -34,6 +44,9 @@ def moves_of(attackers: int, dtype: torch.dtype = torch.float32) -> Params:
         # means 2 and ½; deviations √2 and 3/√2
         ("shift", 2**0.5, [[0.0, -2.5], [0, -2.5]]),
         ("labels", None, [[1.0, 2], [3, -1]]),
+        ("free-ride", None, [[0.0, 0], [0, 0]]),
+        ("claim", None, [[-3.0, -6], [-9, 3]]),
+        ("collude", None, [[-3.0, -6], [-3, -6]]),
     ],
 )
 def test_an_attack_by_hand(kind: str, strength: float | None, expected: list) -> None:
@@ -118,6 +131,46 @@ def test_how_far_a_shift_may_go_is_computed_as_in_the_paper() -> None:
 def test_an_unknown_attack_is_refused() -> None:
     with pytest.raises(CoterieError, match="did you mean 'flip'"):
         apply_attack("flipp", moves_of(2), None, None, rng())
+
+
+TWO_CENTRES = {"apart": {"w": torch.tensor([[10.0], [20.0]])}}
+
+
+def poisoned(kind: str, function) -> Upload:
+    """What attackers send that rose from 10 to 11 and from 20 to 22; the second has 5 rows."""
+    honest = Upload(
+        {"apart": {"w": torch.tensor([[11.0], [22.0]])}},
+        {"apart": torch.tensor([[1.0, 0.0], [0.0, 5.0]])},
+        {"cluster": torch.tensor([0, 1]), "losses": torch.tensor([[0.1, 0.9], [0.8, 0.2]])},
+    )
+    attack = Attack(kind, None, torch.tensor([0, 1]))
+    return attack.poison(honest, Clipping(TWO_CENTRES), function.declaration, rng(), clients=4)
+
+
+def test_a_free_rider_sends_the_first_centre_for_the_cluster_that_fits_it() -> None:
+    sent = poisoned("free-ride", IFCA.train)
+    assert sent.values["apart"]["w"].tolist() == [[10], [10]]
+    assert sent.weight["apart"].tolist() == [[1, 0], [0, 5]]
+    assert sent.report["cluster"].tolist() == [0, 1]
+
+
+def test_a_free_rider_that_gets_one_centre_sends_that() -> None:
+    sent = poisoned("free-ride", IFCA.train_sent)
+    assert sent.values["apart"]["w"].tolist() == [[10], [20]]
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("claim", [7, 4]), ("collude", [7, 7])])
+def test_attackers_claim_the_cluster_of_the_first(kind: str, expected: list[float]) -> None:
+    """From centre 10: −3 times the updates 1 and 2, or twice that of the first."""
+    sent = poisoned(kind, IFCA.train)
+    assert sent.values["apart"]["w"][:, 0].tolist() == expected
+    assert sent.weight["apart"].tolist() == [[1, 0], [5, 0]]  # with their own numbers of rows
+    assert sent.report["cluster"].tolist() == [0, 0]
+    assert sent.report["losses"].tolist() == [[pytest.approx(0.1), pytest.approx(0.9)]] * 2
+
+
+def test_the_weight_that_a_client_was_sent_cannot_be_claimed() -> None:
+    assert poisoned("claim", IFCA.train_sent).weight["apart"].tolist() == [[1, 0], [0, 5]]
 
 
 def test_labels_are_flipped() -> None:

@@ -9,6 +9,7 @@ from torch import tensor
 
 import coterie as ct
 from coterie.aggregation.attacks import ATTACKS
+from coterie.aggregation.robust import robust_means
 from coterie.methods.cfl import CFL
 from coterie.methods.cgpfl import assign_to_nearest
 from coterie.runs.start import prepare_run
@@ -102,3 +103,25 @@ def test_an_infinite_valid_loss_does_not_end_a_robust_run():
     run = prepare_run(ct.FedAvg(), federation(), **options)
     run._stop_early({"valid_loss": float("inf")})
     assert run.stopped
+
+
+# ------------------------------------------------------------------------------ one cluster
+@pytest.mark.parametrize(("colluders", "expected"), [(7, 1.0), (8, -3.0)])
+def test_colluders_that_are_half_of_a_cluster_win(colluders, expected):
+    """Eight honest updates near 1, and colluders that all send −3: the larger tight set counts."""
+    honest = torch.linspace(0.93, 1.07, 8)
+    values = {"w": torch.cat([honest, torch.full((colluders,), -3.0)])[:, None]}
+    means = robust_means("krum", values, torch.ones(8 + colluders, 1), 0.45)
+    assert float(means["w"]) == pytest.approx(expected, abs=0.6)
+
+
+def test_a_cluster_of_which_a_fifth_claims_less_than_half_survives():
+    """Three of 16 clients claim one of two clusters, so they are three of nine or ten there."""
+    fed = federation()
+    options = {"model": "softmax", "rounds": 5, "eval_every": 5}
+    clean = ct.run(ct.IFCA(clusters=2), fed, **options).final["accuracy"]
+    robust = {"robust": "krum", "robust_share": 0.45}
+    attack = {"attack": "collude", "attackers": 3}
+    attacked = ct.run(ct.IFCA(clusters=2), fed, **options, **attack).final["accuracy"]
+    protected = ct.run(ct.IFCA(clusters=2), fed, **options, **attack, **robust).final["accuracy"]
+    assert attacked < clean - 0.1 and protected > clean - 0.03

@@ -68,6 +68,24 @@ class PartialAggregate(NamedTuple):
             clipped=positions[self.clipped].tolist(),
         )
 
+    def reject(self, is_rejected: Tensor, reason: str) -> PartialAggregate:
+        """Return this finished, stacked aggregate without some of its accepted clients.
+
+        Args:
+            is_rejected: bool [a], in the order of `accepted`.
+            reason: Why they are rejected.
+        """
+        updates, norms = tree_map(
+            lambda v: v[~is_rejected.to(v.device)], (self.updates, self.norms)
+        )
+        rejected = [(int(i), reason) for i in self.accepted[is_rejected]]
+        return self._replace(
+            accepted=self.accepted[~is_rejected],
+            rejected=self.rejected + rejected,
+            updates=updates,
+            norms=norms,
+        )
+
 
 class RobustRule(NamedTuple):
     """A rule of `aggregation/robust.py` and the share of hostile clients that it must withstand."""

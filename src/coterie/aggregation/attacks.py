@@ -1,12 +1,16 @@
 """Simulated attacks: what hostile clients send instead of their honest updates.
 
-    kind    what each attacker sends                         strength      default
-    flip    −c · its own update                              c             9
-    scale   c · its own update                               c             1000
-    noise   Gaussian noise with the largest unclipped norm   see below     10
-    shift   mean − z · deviation of the attackers' updates   z             from client numbers
-    ipm     −ε · mean of the attackers' updates              ε             2
-    labels  its own update, trained on flipped labels
+    kind       what each attacker sends                         strength      default
+    flip       −c · its own update                              c             9
+    scale      c · its own update                               c             1000
+    noise      Gaussian noise with the largest unclipped norm   see below     10
+    shift      mean − z · deviation of the attackers' updates   z             from client numbers
+    ipm        −ε · mean of the attackers' updates              ε             2
+    labels     its own update, trained on flipped labels
+    free-ride  the first model that it was sent, unchanged
+    claim      −c · its own update, for the cluster of the      c             3
+               first attacker, whichever fits its own data
+    collude    as claim, but all send −c · the first's update   c             3
 
 * flip: Li, Xu, Chen, Giannakis, Ling: RSA: Byzantine-robust stochastic aggregation methods for
   distributed learning from heterogeneous datasets. AAAI 2019 (sign flipping).
@@ -21,10 +25,13 @@
 * labels: Tolpegin, Truex, Gursoy, Liu: Data poisoning attacks against federated learning systems.
   ESORICS 2020; with all labels flipped, as in Fang, Cao, Jia, Gong: Local model poisoning attacks
   to Byzantine-robust federated learning. USENIX Security 2020.
+* free-ride: Lin, Du, Liu: Free-riders in federated learning: attacks and defenses.
+  arXiv 1911.12560, 2019.
 
 Attackers train like honest clients and know each other's updates, but no others. So where a paper
 uses a mean or deviation over all honest clients, here it is over the attackers' own updates. Only
-values and sketches of updates are attacked: invalid weights and other reports are rejected anyway.
+values and sketches of updates are attacked, and in `claim` and `collude` the reports that decide
+about clusters: invalid weights and other reports are rejected anyway.
 """
 
 from __future__ import annotations
@@ -40,13 +47,23 @@ from coterie.aggregation.aggregator import PartialAggregate
 from coterie.aggregation.clipping import Clipping, weights_by_value
 from coterie.aggregation.robust import as_table
 from coterie.core import randomness
-from coterie.core.contract import Declaration, Direction, Upload
+from coterie.core.contract import Declaration, Direction, Index, Losses, OneHot, Upload
 from coterie.core.errors import unknown_name
 from coterie.core.params import Params, as_column, axpy, scale
 from coterie.data.federation import Federation
 from coterie.data.roster import Roster
 
-STRENGTHS = {"flip": 9.0, "scale": 1000.0, "noise": 10.0, "shift": 1.5, "ipm": 2.0, "labels": 1.0}
+STRENGTHS = {
+    "flip": 9.0,
+    "scale": 1000.0,
+    "noise": 10.0,
+    "shift": 1.5,
+    "ipm": 2.0,
+    "labels": 1.0,
+    "free-ride": 1.0,
+    "claim": 3.0,
+    "collude": 3.0,
+}
 ATTACKS = tuple(STRENGTHS)
 BELOW_LIMIT = 0.999  # noise relative to the norm limit, so that rounding does not exceed it
 
@@ -104,19 +121,49 @@ class Attack:
                 return updates
             return apply_attack(self.kind, updates, self.strength, limit, generator, clients)
 
+        sent = honest
+        claims_cluster = self.kind in ("claim", "collude")
+        if claims_cluster:
+            sent = imitate_first(honest, declaration)
+        own, starts = weights_by_value(honest), weights_by_value(sent)
+        if self.kind == "free-ride" and isinstance(declaration.weight, OneHot):
+            starts = {name: first_centre(weight) for name, weight in own.items()}
         values = {}
-        weights = weights_by_value(honest)
         for name, value in honest.values.items():
-            start = clipping.starting_points(name, value, weights[name])
+            update = axpy(-1, clipping.starting_points(name, value, own[name]), value)
             limit = clipping.limits.get(name)
             norm_limit = None if limit is None else limit.clip_above
-            values[name] = axpy(1, start, attack(axpy(-1, start, value), norm_limit))
-        report = dict(honest.report)
-        for name, sketches in honest.report.items():
-            if isinstance(declaration.report_of(name), Direction):
+            start = clipping.starting_points(name, value, starts[name])
+            start = {k: v.expand_as(value[k]) for k, v in start.items()}
+            values[name] = axpy(1, start, attack(update, norm_limit))
+        report = dict(sent.report)
+        for name, sketches in sent.report.items():
+            is_sketch = isinstance(declaration.report_of(name), Direction)
+            if is_sketch and not claims_cluster:
                 poisoned = attack({name: sketches}, 1.0)[name]
                 report[name] = torch.nn.functional.normalize(poisoned, dim=-1)
-        return honest._replace(values=values, report=report)
+        return sent._replace(values=values, report=report)
+
+
+def imitate_first(honest: Upload, declaration: Declaration) -> Upload:
+    """Return the attackers' uploads with the cluster, losses and sketch of the first of them."""
+
+    def copy_first(v: Tensor) -> Tensor:
+        return v[:1].expand_as(v).clone()
+
+    report = dict(honest.report)
+    for name, v in honest.report.items():
+        if isinstance(declaration.report_of(name), Direction | Index | Losses):
+            report[name] = copy_first(v)
+    weight = honest.weight
+    if isinstance(declaration.weight, OneHot):  # a client's total weight stays its own
+        weight = tree_map(lambda w: w.sum(1, keepdim=True) * copy_first((w > 0).to(w)), weight)
+    return honest._replace(weight=weight, report=report)
+
+
+def first_centre(weight: Tensor) -> Tensor:
+    """One-hot weights of the first centre, like weight [n, K]."""
+    return torch.zeros_like(weight).index_fill(1, torch.tensor(0), 1.0)
 
 
 def choose_attackers(roster: Roster, count: int, seed: int) -> Tensor:
@@ -179,8 +226,12 @@ def apply_attack(
         strength = STRENGTHS[kind]
         if kind == "shift" and clients is not None:
             strength = largest_shift(clients, attackers)
-    if kind == "flip":
+    if kind in ("flip", "claim"):
         return scale(-strength, updates)
+    if kind == "collude":
+        return {k: -strength * v[:1].expand_as(v) for k, v in updates.items()}
+    if kind == "free-ride":
+        return scale(0.0, updates)
     if kind == "scale":
         return scale(strength, updates)
     if kind == "noise":

@@ -25,6 +25,7 @@ from coterie.core.contract import Upload
 from coterie.core.params import Params, as_column
 from coterie.optim.low_rank import LowRankUpdate
 
+MIN_NORMS = 3  # needed for a typical norm: of two updates, one may be hostile
 NUMBERS_AT_ONCE = 100_000  # 4 or 8 bytes each: they stay in a core's cache of about 1 MB
 
 
@@ -165,6 +166,16 @@ class Clipping:
             return stacked[int(weight.argmax())][None]  # a view
         share = (weight / weight.sum(-1, keepdim=True)).to(stacked.dtype)
         return torch.einsum("ik,k...->i...", share, stacked)
+
+
+def third_quartile(norms: Tensor) -> float:
+    """The third quartile, rounded down to one of the norms.
+
+    Up to a quarter of the clients cannot raise it. The median would tolerate more of them, but it
+    is almost 0 if half of the honest clients start at their optimum.
+    """
+    place = 3 * (len(norms) - 1) // 4
+    return float(norms.kthvalue(place + 1).values)
 
 
 def is_one_hot(weight: Tensor) -> bool:

@@ -33,7 +33,14 @@ from coterie.result import Result
 from coterie.runs.config import encode_readable
 from coterie.runs.tables import GROUPS
 
-NOT_SCORES = ("groups", "moves", "notes", "rejected", "clipped")  # in a row of metrics
+NOT_SCORES = (
+    "groups",
+    "moves",
+    "notes",
+    "rejected",
+    "clipped",
+    "free_riders",
+)  # in a row of metrics
 LINE = 110  # characters of a line of text under the table
 WIDE = 400  # characters of a line of the table outside terminals: no line is wrapped
 MAX_GROUPS = 12  # up to this many groups, their members are listed; else their sizes

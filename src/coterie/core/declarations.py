@@ -225,7 +225,7 @@ class RowCount(Report):
 
 def flat(v: Tensor) -> Tensor:
     """[n, ...] as [n, d]."""
-    return v.reshape(len(v), -1)
+    return v[:, None].flatten(1)  # reshape(0, -1) fails
 
 
 def close(a: Tensor, b: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ has some. The result is accounted: traffic, update norms, rejected and absent cl
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +20,8 @@ from torch import Tensor
 
 from coterie.aggregation.aggregator import PLAIN_MEAN, Aggregator, PartialAggregate, RobustRule
 from coterie.aggregation.attacks import Attack
-from coterie.aggregation.clipping import Clipping, NormLimit
+from coterie.aggregation.clipping import MIN_NORMS, Clipping, NormLimit, third_quartile
+from coterie.aggregation.free_riders import SENT_BACK, FreeRiderWatch
 from coterie.aggregation.robust import robust_means
 from coterie.aggregation.validation import DeclarationChecks
 from coterie.clustering import group_mean
@@ -37,7 +39,6 @@ from coterie.engines.templates import UploadTemplates
 log = logging.getLogger("coterie")
 MAX_LOGGED = 5  # clients named per round in the log
 CALIBRATION_CLIENTS = 32  # updates buffered until a typical norm can be estimated
-MIN_NORMS = 3  # needed for an estimate: of two updates, one may be hostile
 
 
 @dataclass
@@ -59,6 +60,7 @@ class RoundContext:
     initial_payload_bytes: int = 0  # of the initial payload of one client
     rejected: list[int] = field(default_factory=list)
     clipped: list[int] = field(default_factory=list)
+    free_riders: list[int] = field(default_factory=list)  # a part of those rejected
     absent: list[int] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
     bytes_down: int = 0
@@ -155,6 +157,8 @@ class RoundContext:
             rng=self.rng,
         )
         self._account(call, result, present)
+        if self.guard.clip_factor and started_from:
+            self.guard.free_riders.record(ids[present], result, started_from)
         assert result.updates is not None
         accepted = ids[present[result.accepted]]
         if reduce == "stack":
@@ -194,14 +198,15 @@ class RoundContext:
         self.absent += call.ids[dropped].tolist()
         self._log_rejected(call, result, present)
         answers = len(present) - len(result.absent)
+        broken = [reason for _, reason in result.rejected if reason != SENT_BACK]
         is_most_of_the_round = 2 * len(present) >= len(self.participants)
         # one rejected client is not enough, unless the run has only one
-        are_several = len(result.rejected) >= min(2, len(self.all_clients))
-        if is_most_of_the_round and are_several and 2 * len(result.rejected) > answers:
+        are_several = len(broken) >= min(2, len(self.all_clients))
+        if is_most_of_the_round and are_several and 2 * len(broken) > answers:
             lr = getattr(call.fn.__self__, "lr", "not set")  # type: ignore[attr-defined]
             raise Diverged(
-                f"round {self.round}: {len(result.rejected)} of {answers} updates of {call.name}() "
-                f"were rejected ({result.rejected[0][1]}): training diverged; use a smaller lr "
+                f"round {self.round}: {len(broken)} of {answers} updates of {call.name}() "
+                f"were rejected ({broken[0]}): training diverged; use a smaller lr "
                 f"(now {lr})."
             )
 
@@ -221,6 +226,8 @@ class RoundContext:
         for position, reason in result.rejected:
             i = int(call.ids[present[position]])
             self.rejected.append(i)
+            if reason == SENT_BACK:
+                self.free_riders.append(i)
             if i not in self.guard.logged_rejected:
                 new.append((self.roster.names[i], reason))
                 self.guard.logged_rejected.add(i)
@@ -242,6 +249,7 @@ class Guard:
     robust: RobustRule = PLAIN_MEAN
     attack: Attack | None = None
     typical_norms: dict[str, float] = field(default_factory=dict)  # by `value_key`
+    free_riders: FreeRiderWatch = field(default_factory=FreeRiderWatch)
     # clients that the log has named
     logged_rejected: set[int] = field(default_factory=set)
     logged_clipped: set[int] = field(default_factory=set)
@@ -260,13 +268,15 @@ class Guard:
         """Run the call and aggregate the updates of all its clients.
 
         Some updates are buffered first: those of a random sample of clients until a typical norm is
-        known, and those of simulated attackers, who know each other's.
+        known, those of clients that seem to be free riders, and those of simulated attackers, who
+        know each other's.
 
         Returns:
             The finished aggregate.
         """
         calibration = self._select_calibration(call, template)
-        is_buffered = calibration | self._is_attacker(call)
+        is_suspect = self.free_riders.is_suspect(call.ids)
+        is_buffered = calibration | is_suspect | self._is_attacker(call)
 
         def make_aggregator(
             part: Call, reduction: Literal["sum", "stack"], robust: RobustRule = PLAIN_MEAN
@@ -291,6 +301,11 @@ class Guard:
                 declaration=call.fn.declaration,  # type: ignore[attr-defined]
                 generator=rng("attack"),
                 clients=len(call.ids),
+            )
+        if started_from and bool(is_suspect.any()):
+            typical = [self.typical_norms.get(value_key(call, name), 0.0) for name in started_from]
+            stacked = self.free_riders.reject(
+                first_call.ids, stacked, started_from, math.hypot(*typical)
             )
         if bool(calibration.any()):
             self.record_norms(call, stacked, calibration[first[stacked.accepted]])
@@ -354,16 +369,6 @@ class Guard:
         if self.attack is None:
             return torch.zeros(len(call.ids), dtype=torch.bool)
         return torch.isin(call.ids, self.attack.attackers)
-
-
-def third_quartile(norms: Tensor) -> float:
-    """The third quartile, rounded down to one of the norms.
-
-    Up to a quarter of the clients cannot raise it. The median would tolerate more of them, but it
-    is almost 0 if half of the honest clients start at their optimum.
-    """
-    place = 3 * (len(norms) - 1) // 4
-    return float(norms.kthvalue(place + 1).values)
 
 
 def value_key(call: Call, value: str) -> str:

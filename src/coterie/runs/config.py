@@ -149,6 +149,7 @@ class RoundRow(msgspec.Struct, forbid_unknown_fields=False):
     bytes_up: int
     rejected: list[str]
     clipped: list[str] = []
+    free_riders: list[str] = []  # a part of `rejected`
     absent: int = 0
     sizes: list[int] | None = None
     groups: list[int] | None = None

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 ENGINES = ("vectorised", "loop", "wire")
 RULES = ("mean", "median", "trimmed", "geometric", "krum", "mixing")  # of aggregation/robust.py
-ATTACKS = ("flip", "scale", "noise", "shift", "ipm", "labels")  # of aggregation/attacks.py
+# of aggregation/attacks.py
+ATTACKS = ("flip", "scale", "noise", "shift", "ipm", "labels", "free-ride", "claim", "collude")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +127,8 @@ def check_run_options(options: Options, method: Algorithm, task: Task, roster: R
         raise CoterieError(
             "attackers and attack_strength need an attack: name one, such as attack flip."
         )
-    if options.attack == "labels" and options.attack_strength is not None:
-        raise CoterieError("attack labels has no strength: leave attack_strength.")
+    if options.attack in ("labels", "free-ride") and options.attack_strength is not None:
+        raise CoterieError(f"attack {options.attack} has no strength: leave attack_strength.")
     if options.robust == "mean" and options.robust_share != Options().robust_share:
         raise CoterieError(
             "robust_share does nothing with plain means: name a rule, such as robust trimmed."

@@ -194,6 +194,7 @@ class Run:
             "bytes_up": ask.bytes_up,
             "rejected": [self.roster.names[i] for i in sorted(set(ask.rejected))],
             "clipped": [self.roster.names[i] for i in sorted(set(ask.clipped))],
+            "free_riders": [self.roster.names[i] for i in sorted(set(ask.free_riders))],
             "absent": len(set(ask.absent)),
             **cluster_row(
                 method.groups(self.state),
@@ -403,6 +404,7 @@ class Run:
         }
         head = {
             "usual_moves": self.guard.typical_norms,  # the key in checkpoints since 0.2
+            "free_rider_suspects": self.guard.free_riders.suspects.tolist(),
             "best_valid_loss": self.best_valid_loss,
             "evaluations_without_gain": self.evaluations_without_gain,
             "stopped": self.stopped,
@@ -427,6 +429,8 @@ class Run:
         head = saved.head
         self.round, self.stopped = head["round"], head["stopped"]
         self.guard.typical_norms = head["usual_moves"]
+        suspects = head.get("free_rider_suspects", [])  # older runs have none
+        self.guard.free_riders.suspects = torch.tensor(suspects, dtype=torch.long)
         if head["best_valid_loss"] is not None:  # JSON has no infinity
             self.best_valid_loss = head["best_valid_loss"]
         self.evaluations_without_gain = head["evaluations_without_gain"]

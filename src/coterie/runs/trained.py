@@ -175,7 +175,7 @@ def membership_confidence(
 def describe_warnings(
     history: list[Row], centres: Params | None, groups: Tensor | None
 ) -> list[str]:
-    """Describe problems of a run: clipped clients, empty or equal clusters, unstable clusters.
+    """Describe problems of a run: clipping, free riders, empty, equal or unstable clusters.
 
     Args:
         history: The run's rows of metrics.
@@ -185,7 +185,7 @@ def describe_warnings(
     Returns:
         One sentence per problem.
     """
-    warnings = _warn_of_clipping(history)
+    warnings = _warn_of_clipping(history) + _warn_of_free_riders(history)
     if groups is None:
         return warnings
     sizes = history[-1].get("sizes", [])
@@ -221,6 +221,17 @@ def _warn_of_clipping(history: list[Row]) -> list[str]:
     return [
         f"in {len(rounds)} rounds updates with unusually large norms were clipped, from "
         f"{_list_some(names)}: check the data there, or turn off clipping, screen=0."
+    ]
+
+
+def _warn_of_free_riders(history: list[Row]) -> list[str]:
+    rounds = [row for row in history if row.get("free_riders")]
+    if not rounds:
+        return []
+    names = sorted({name for row in rounds for name in row["free_riders"]})
+    return [
+        f"{len(names)} clients sent back models unchanged instead of training them and were left "
+        f"out in {len(rounds)} rounds: {', '.join(names)}."
     ]
 
 
