@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 import coterie as ct
 from coterie.core.contract import Data
 from coterie.core.randomness import keys
 from coterie.core.task import Batch
+from coterie.core.trees import tree_map
 from coterie.runs.run import Run
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 import coterie as ct
+from coterie.core.trees import tree_leaves
 from coterie.ranks.engine import RanksEngine
 from coterie.ranks.group import RankGroup
 from coterie.ranks.launch import local_ranks, rank_from_environment

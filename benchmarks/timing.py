@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
+from coterie.core.trees import tree_map
 from coterie.runs.run import Run
 from coterie.runs.start import prepare_run
 from plain_loops import Model, centres_of

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from contenders.answering import read_request, serve
 from contenders.cases_of_problems import case_of, run_at_start, to_arrays
 from contenders.problems import Arrays, Problem
 from coterie.core.contract import Data, Repeat
+from coterie.core.trees import tree_map
 from plain_loops import centres_of
 from timing import cores
 

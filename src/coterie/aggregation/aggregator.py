@@ -24,7 +24,6 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from coterie.aggregation.clipping import Clipping, is_one_hot, weights_by_value
 from coterie.aggregation.robust import robust_means
@@ -32,6 +31,7 @@ from coterie.aggregation.validation import DeclarationChecks, finite_updates, ma
 from coterie.core.contract import Upload
 from coterie.core.errors import CoterieError
 from coterie.core.params import Params, as_column, nbytes
+from coterie.core.trees import tree_leaves, tree_map
 from coterie.data.shards import pairwise_sum
 from coterie.optim.low_rank import LowRankUpdate, sum_low_rank
 

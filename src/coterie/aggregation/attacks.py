@@ -41,7 +41,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from coterie.aggregation.aggregator import PartialAggregate
 from coterie.aggregation.clipping import Clipping, weights_by_value
@@ -50,6 +49,7 @@ from coterie.core import randomness
 from coterie.core.contract import Declaration, Direction, Index, Losses, OneHot, Upload
 from coterie.core.errors import unknown_name
 from coterie.core.params import Params, as_column, axpy, scale
+from coterie.core.trees import tree_map
 from coterie.data.federation import Federation
 from coterie.data.roster import Roster
 

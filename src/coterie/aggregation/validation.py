@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves
 
 from coterie.core.call import Call
 from coterie.core.contract import Declaration, Rows, Upload, UploadContext
 from coterie.core.params import count
+from coterie.core.trees import tree_flatten, tree_leaves
 from coterie.data.roster import Roster
 from coterie.optim.low_rank import LowRankUpdate
 

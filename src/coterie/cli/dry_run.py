@@ -8,11 +8,11 @@ from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.core.call import Call
 from coterie.core.params import nbytes
+from coterie.core.trees import tree_leaves
 from coterie.data.shards import make_shards
 from coterie.engines.exchange import Guard
 from coterie.engines.memory import ALLOCATOR_FACTOR, WorkingMemory, process_bytes

@@ -8,13 +8,13 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from coterie.core.contract import Data, Rows
 from coterie.core.declarations import Declaration
 from coterie.core.errors import SiteRefusal
 from coterie.core.params import nbytes
 from coterie.core.task import Batch
+from coterie.core.trees import tree_leaves, tree_map
 
 
 class EvaluationData(NamedTuple):

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import register_pytree_node
 
 from coterie.core.randomness import digest, scramble, uniform
 from coterie.core.settings import Local
 from coterie.core.task import Batch
+from coterie.core.trees import register_pytree_node
 
 Gram = Tensor | tuple[()]  # XXᵀ of some rows; () if unknown, which `vmap` ignores
 

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar, 
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from coterie.core.client_data import Data as Data
 from coterie.core.client_data import Drawn as Drawn
@@ -47,6 +46,7 @@ from coterie.core.settings import check_setting_names
 from coterie.core.settings import check_settings as check_settings
 from coterie.core.settings import setting as setting
 from coterie.core.task import Task
+from coterie.core.trees import tree_map
 
 F = TypeVar("F", bound=Callable[..., Any])
 State = Any

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+
+from coterie.core.trees import tree_leaves, tree_map
 
 Params = dict[str, Tensor]
 

@@ -10,8 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.dropout import _DropoutNd
 
 from coterie.core.errors import CoterieError
 from coterie.core.execution import Execution
@@ -26,6 +24,16 @@ from coterie.core.layers import (
 from coterie.core.params import Params, stack
 
 Kind = Literal["classification", "regression"]
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+DROPOUTS = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
 
 
 class Batch(NamedTuple):
@@ -307,14 +315,15 @@ def check_layers(module: nn.Module) -> None:
 
 
 def _is_batch_norm(layer: nn.Module) -> bool:
-    if not isinstance(layer, _NormBase):
-        return False
-    return layer.track_running_stats or "BatchNorm" in type(layer).__name__
+    """Whether it is a batch norm, or an instance norm that tracks statistics as one does."""
+    if isinstance(layer, INSTANCE_NORMS):
+        return layer.track_running_stats
+    return isinstance(layer, BATCH_NORMS)
 
 
 def _drops_out(layer: nn.Module) -> bool:
     """Whether it is a dropout layer, or applies dropout as recurrent layers do."""
-    if isinstance(layer, _DropoutNd):
+    if isinstance(layer, DROPOUTS):
         return layer.p > 0
     rate = getattr(layer, "dropout", 0.0)
     return isinstance(rate, int | float) and rate > 0

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from coterie.core.call import Call, EvaluationData
 from coterie.core.client_data import Store
 from coterie.core.contract import Algorithm, Data
 from coterie.core.task import Batch, Task
+from coterie.core.trees import tree_leaves, tree_map
 from coterie.data.federation import Federation, Ragged, as_numbers
 from coterie.data.roster import Roster
 from coterie.data.shards import ClientSubset

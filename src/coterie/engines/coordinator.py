@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.core.call import START, Call, Phase, Version
 from coterie.core.contract import Algorithm
 from coterie.core.errors import SiteRefusal
+from coterie.core.trees import tree_leaves
 from coterie.engines.codec import BadBytes, Types, decode, encode
 from coterie.engines.loop import add_axis
 from coterie.engines.message import Message

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.core.call import Call
 from coterie.core.task import Task
+from coterie.core.trees import tree_leaves, tree_map
 from coterie.engines.clients import SimulatedClients
 
 

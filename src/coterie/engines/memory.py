@@ -20,13 +20,13 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import vmap
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from coterie.core.call import Call, EvaluationData
 from coterie.core.client_data import Store
 from coterie.core.contract import Data
 from coterie.core.execution import Execution
 from coterie.core.task import Batch, Task
+from coterie.core.trees import tree_leaves, tree_map
 from coterie.data.roster import Roster
 from coterie.data.shards import make_shards
 from coterie.engines.plan import NUMBERS_PER_PLACE, Chunk, Plan, make_chunks, numbers_per_row

@@ -13,11 +13,11 @@ import msgspec
 import torch
 from msgspec import Meta
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves
 
 from coterie.core.call import Phase, Version
 from coterie.core.params import Params, nbytes
 from coterie.core.task import Task
+from coterie.core.trees import tree_flatten, tree_leaves
 from coterie.engines.codec import BadBytes, Types, decode
 
 HEADER_BYTES = 1024 * 1024  # for names, shapes and plain values in each piece of a message

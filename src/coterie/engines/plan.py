@@ -20,6 +20,14 @@ from coterie.core.task import Task
 from coterie.data.roster import Roster
 from coterie.data.shards import Shards
 
+CONVOLUTIONS = (
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
 MAX_CLIENTS_AT_ONCE = 8192  # more take memory and no less time
 MAX_GRAM_NUMBERS = 2**28  # in the Gram matrices of all clients: 1 GB in float32
 MAX_CHUNK_NUMBERS = 20_000_000  # in the samples of a chunk and their activations
@@ -78,7 +86,7 @@ def _divide_work(task: Task, roster: Roster, cores: int) -> Plan:
     rows = max(1, MAX_CHUNK_NUMBERS // numbers_per_row(task, roster))
     if task.device.type != "cpu":
         return Plan(vectorise=True, chunk=64, workers=1, rows=rows)
-    if any(isinstance(m, nn.modules.conv._ConvNd) for m in task.module.modules()):
+    if any(isinstance(m, CONVOLUTIONS) for m in task.module.modules()):
         return Plan(vectorise=False, chunk=8, workers=cores, rows=rows)
     numbers = _numbers_per_client(task, roster)
     if numbers < 20_000:

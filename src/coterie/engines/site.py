@@ -17,12 +17,12 @@ from functools import cached_property
 from typing import Any
 
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from coterie.core.call import START, EvaluationData, Version, follow
 from coterie.core.contract import Data, Declaration, at_round
 from coterie.core.errors import SiteRefusal
 from coterie.core.task import Batch, Task
+from coterie.core.trees import tree_leaves
 from coterie.engines.codec import BadBytes, Types, decode, encode
 from coterie.engines.evaluate import Evaluation
 from coterie.engines.message import Head, Limits, Message, Own, Reader, form

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 from torch.func import vmap
-from torch.utils._pytree import tree_leaves, tree_map, tree_structure
 
 from coterie.core.call import Call, EvaluationData, is_rows
 from coterie.core.contract import Algorithm, Data, Rows, Upload
 from coterie.core.errors import CoterieError
 from coterie.core.task import Batch, Task
+from coterie.core.trees import tree_leaves, tree_map, tree_structure
 from coterie.data.roster import Roster
 
 

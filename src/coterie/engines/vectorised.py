@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils._pytree import tree_leaves, tree_map
 
 from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.core.call import Call
 from coterie.core.execution import Execution
 from coterie.core.task import Task
+from coterie.core.trees import tree_leaves, tree_map
 from coterie.data.federation import Federation
 from coterie.data.shards import ClientSubset, make_shards
 from coterie.engines.clients import GramCache, SimulatedClients

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.core.call import Call
 from coterie.core.errors import SiteRefusal
 from coterie.core.task import Task
+from coterie.core.trees import tree_map
 from coterie.data.federation import Federation
 from coterie.engines.clients import SimulatedClients
 from coterie.engines.codec import BadBytes, encode, types_of

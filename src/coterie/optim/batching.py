@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from coterie.core.execution import Execution
+from coterie.core.trees import tree_flatten, tree_unflatten
 
 T = TypeVar("T")
 U = TypeVar("U")

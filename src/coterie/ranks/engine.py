@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
 from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.core.call import Call
 from coterie.core.contract import Algorithm
 from coterie.core.task import Task
+from coterie.core.trees import tree_leaves, tree_map
 from coterie.data.federation import Federation
 from coterie.data.shards import Shards
 from coterie.engines.codec import decode, decode_part, encode

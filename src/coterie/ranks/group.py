@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from coterie.core.errors import CoterieError
+from coterie.core.trees import tree_flatten, tree_unflatten
 from coterie.ranks.connection import RankConnection
 from coterie.ranks.launch import RankInfo, RankLost
 

@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.aggregation.clipping import Clipping, NormLimit
@@ -17,6 +16,7 @@ from coterie.core.contract import Algorithm, Rows, Upload, at_round
 from coterie.core.errors import CoterieError, Option
 from coterie.core.params import Params
 from coterie.core.task import Task
+from coterie.core.trees import tree_map
 from coterie.data import load as load_data
 from coterie.data.federation import Federation
 from coterie.data.shards import ClientSubset, Shards, make_shards

@@ -7,8 +7,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from torch.utils._pytree import tree_map
-
+from coterie.core.trees import tree_map
 from coterie.engines.codec import decode, encode, encode_part
 from coterie.ranks.group import RankGroup, RankMessage
 from coterie.ranks.launch import RankInfo, exit_with_launcher

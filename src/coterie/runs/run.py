@@ -24,7 +24,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from coterie.aggregation.aggregator import RobustRule
 from coterie.aggregation.attacks import Attack, choose_attackers
@@ -34,6 +33,7 @@ from coterie.core.contract import Algorithm, Stack, Sums, at_round
 from coterie.core.errors import CoterieError
 from coterie.core.params import nbytes
 from coterie.core.task import Task
+from coterie.core.trees import tree_flatten, tree_map, tree_unflatten
 from coterie.data.roster import Roster
 from coterie.engines.codec import Types, types_of
 from coterie.engines.evaluate import Evaluation
