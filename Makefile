@@ -27,10 +27,10 @@ test-experiments: $(DEV)
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/reproduction -m experiments
 
 # A server and its sites as real processes, our own and stock ones of Flower (the extra `flower`),
-# and peers over gloo: about 15 minutes.
+# and peers over gloo: at most ten minutes on two quiet cores.
 test-network: $(DEV)
 	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[network,flower]'
-	$(BIN)/python -m pytest tests/network -m network
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/network -m network --durations=15
 
 # Kills of run, compare, search, compare --tune, export and report before each change of a file; then
 # a network of six nodes with ten kills, a slow node and a lying one. Other moments: make chaos SEED=2
