@@ -6,11 +6,11 @@ import time
 
 import pytest
 from made_run import NAMES, make, row, save, train
-from serving import TOKEN, port_of, served
 
 from browser import CHROMIUM, Browser
 from coterie.reporting.live.folder import WatchedFolder
 from coterie.reporting.live.server import LiveServer
+from serving import TOKEN, port_of, served
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 WIDE = 1400

@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 import pytest
 
 from coterie.core.errors import CoterieError
-from coterie.network import https_server
+from coterie.network import connections, https_server
 from coterie.network.certificates import (
     AUTHORITY,
     as_pem,
@@ -25,6 +25,7 @@ from coterie.network.certificates import (
     renew,
     revoke,
 )
+from coterie.network.connections import Refusals
 from coterie.network.https_node import (
     ConnectionLost,
     HttpsNode,
@@ -32,7 +33,7 @@ from coterie.network.https_node import (
     ServerConnection,
     client_context,
 )
-from coterie.network.https_server import HttpsServer, Refusals
+from coterie.network.https_server import HttpsServer
 from coterie.network.packets import Packet
 from coterie.network.ports import LOOPBACK, free_port
 from machines import wait_for
@@ -363,33 +364,33 @@ def test_there_are_three_routes_and_no_more(path, server):
 
 
 def test_a_site_has_few_connections_and_its_newest_counts(server):
-    sites = [connect(server) for _ in range(https_server.MAX_PER_SITE + 3)]
+    sites = [connect(server) for _ in range(connections.MAX_PER_SITE + 3)]
     wait_for(
-        lambda: len(server._links["ash"].connections) == https_server.MAX_PER_SITE, 5, "the limit"
+        lambda: len(server._links["ash"].connections) == connections.MAX_PER_SITE, 5, "the limit"
     )
     exchange(server, sites[-1])
 
 
 # ------------------------------------------------------------------------------ strangers
 def test_silent_connections_are_limited_and_end_by_themselves(certs, monkeypatch, caplog):
-    monkeypatch.setattr(https_server, "HELLO_TIMEOUT", 1.0)
+    monkeypatch.setattr(connections, "HELLO_TIMEOUT", 1.0)
     with closing(HttpsServer(LOOPBACK, free_port(), certs)) as server:
         site = connect(server)
         strangers = [socket.create_connection((LOOPBACK, server.port), 10) for _ in range(300)]
-        limit = https_server.MAX_UNKNOWN_PER_ADDRESS
-        wait_for(lambda: server.unknown.total() <= limit, 5, "the limit")
+        limit = connections.MAX_UNKNOWN_PER_ADDRESS
+        wait_for(lambda: server.gate.unknown.total() <= limit, 5, "the limit")
         exchange(server, site)
-        wait_for(lambda: not server.unknown, 5, "the end of the strangers")
+        wait_for(lambda: not server.gate.unknown, 5, "the end of the strangers")
         for stranger in strangers:
             stranger.close()
         exchange(server, connect(server))
     lines = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     assert lines == ["somebody at 127.0.0.1 was refused: too many connections."]
-    assert server.refusals.counts[https_server.TOO_MANY] == 300 - limit
+    assert server.refusals.counts[connections.TOO_MANY] == 300 - limit
 
 
 def test_a_connection_that_sends_no_request_after_the_handshake_ends(certs, monkeypatch):
-    monkeypatch.setattr(https_server, "HELLO_TIMEOUT", 0.5)
+    monkeypatch.setattr(connections, "HELLO_TIMEOUT", 0.5)
     with (
         closing(HttpsServer(LOOPBACK, free_port(), certs)) as server,
         raw_connection(server) as slow,
@@ -397,7 +398,7 @@ def test_a_connection_that_sends_no_request_after_the_handshake_ends(certs, monk
         slow.sendall(b"GET /request HT")
         with suppress(OSError):
             assert slow.recv(100) == b""
-        assert server.refusals.counts == {https_server.TOO_SLOW: 1}
+        assert server.refusals.counts == {connections.TOO_SLOW: 1}
 
 
 @pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01", b"\0" * 5000])

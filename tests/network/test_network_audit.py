@@ -9,7 +9,8 @@ from made_network import NAMES, InProcessNetwork
 
 import coterie as ct
 from coterie.core.errors import CoterieError
-from coterie.network.https_server import TOO_LONG, Refusals
+from coterie.network.connections import Refusals
+from coterie.network.https_server import TOO_LONG
 from coterie.network.monitoring import (
     MAX_REASONS,
     OTHER_REASON,

@@ -8,7 +8,7 @@ import pytest
 from made_network import NAMES, InProcessNetwork, distance
 
 import coterie as ct
-from coterie.network.https_server import Refusals
+from coterie.network.connections import Refusals
 from coterie.network.monitoring import WatchedServer
 from coterie.network.ports import free_port
 from coterie.network.server import export_models

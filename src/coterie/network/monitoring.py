@@ -17,8 +17,8 @@ from prometheus_client.registry import Collector
 
 from coterie.core.errors import CoterieError
 from coterie.network.audit import LastContact
+from coterie.network.connections import Refusals
 from coterie.network.engine import NetworkEngine
-from coterie.network.https_server import Refusals
 from coterie.network.participation import OWNER_REASONS
 from coterie.network.registry import write_private
 from coterie.network.transport import Transport
