@@ -41,6 +41,7 @@ class InProcessNetwork:
     options: dict[str, Any] = field(default_factory=dict)
     names: tuple[str, ...] = NAMES
     data: dict[str, Any] = field(default_factory=dict)
+    spec: dict[str, Any] = field(default_factory=dict)  # more of the `RunSpec`
 
     def __post_init__(self) -> None:
         self.tables = self.base / "tables"
@@ -74,6 +75,7 @@ class InProcessNetwork:
             data=TableOptions(label="outcome", seed=self.options["seed"], **self.data),
             options=Options(**self.options),
             model=self.model,
+            **self.spec,
         )
         return begin(asked, list(self.names), self.messenger(), self.out)
 

@@ -65,8 +65,15 @@ def read_network_run(config: str, out: str | None) -> tuple[Setup, RunSpec, Path
         data=TableOptions(**arguments),
         options=Options(**{**read.options, "seed": read.seeds[0]}),
         model=read.flags.model,
+        classes=as_classes(read_network_table(config).get("classes", ())),
     )
     return read, asked, path
+
+
+def as_classes(given: Any) -> tuple[str, ...]:
+    """Return the names of classes in [network]: a text with commas, or a list."""
+    names = given.split(",") if isinstance(given, str) else given
+    return tuple(str(name).strip() for name in names)
 
 
 def check_config_name(command: str, names: list[str]) -> str:
@@ -97,6 +104,9 @@ class WaitingFlags:
     )
     grace: float = setting(
         10.0, "seconds to wait, once the quorum is reached, for sites that are offline", ge=0
+    )
+    classes: tuple[str, ...] = setting(
+        (), "classes of the label; none: those that at least two sites have"
     )
     quiet: bool = setting(False, "no progress", switch=True)
 

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,7 @@ def server(names: list[str], argv: list[str]) -> int:
     from coterie.network.https_server import HttpsServer
 
     config_file, spec, _ = read_network_run(config, flags.out)
+    spec = replace(spec, classes=flags.classes, min_sites=flags.minimum_sites)
     certs = Path(flags.certs)
     registered = SiteDirectory(certs).names
     check_minimum_sites(flags, len(registered))
@@ -177,6 +178,7 @@ def simulate(names: list[str], argv: list[str]) -> int:
     from coterie.reporting import report
 
     config_file, spec, path = read_network_run(config, flags.out)
+    spec = replace(spec, classes=flags.classes)
     watcher = Watcher(flags.quiet)
     with watcher.showing():
         simulation = Simulation(spec, path, flags.nodes, flags.port)

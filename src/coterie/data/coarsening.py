@@ -79,7 +79,8 @@ def round_moments(column: Description, digits: int | None) -> Description:
         return {}
     deviation = math.sqrt(column["squares"] / column["count"])
     if not deviation > 0:
-        return {"mean": round_significant(column["mean"], 2 * digits)}
+        value = round_significant(column["mean"], 2 * digits)
+        return {"mean": value, "quantiles": [value]} if "quantiles" in column else {"mean": value}
     rounded: Description = {
         "mean": round_to_scale(column["mean"], deviation, digits),
         "squares": column["count"] * round_significant(deviation, digits) ** 2,

@@ -82,10 +82,15 @@ KIND_NAMES: dict[CellKind, str] = {
     "date": "dates",
     "category": "text",
 }  # in words
+NEAR, FAR = 2.0, 3.0  # units of `limit_outliers`
 MIN_ROWS_FOR_IDS = 50  # distinct integers in fewer rows are not taken for ids
 
 
-def merge(descriptions: Descriptions, min_category_count: int = MIN_CATEGORY_COUNT) -> Schema:
+def merge(
+    descriptions: Descriptions,
+    min_category_count: int = MIN_CATEGORY_COUNT,
+    robust: bool = False,
+) -> Schema:
     """Merge the descriptions of all clients into one schema.
 
     The result does not depend on the order of the clients, to the bit.
@@ -93,6 +98,8 @@ def merge(descriptions: Descriptions, min_category_count: int = MIN_CATEGORY_COU
     Args:
         descriptions: By client name, what `describe` returned.
         min_category_count: Categories with fewer rows, over all clients, are encoded as "other".
+        robust: Limit the influence of clients whose moments are far from those of the others,
+            because clients may lie.
 
     Raises:
         CoterieError: If the clients' columns differ.
@@ -113,7 +120,7 @@ def merge(descriptions: Descriptions, min_category_count: int = MIN_CATEGORY_COU
         )
     try:
         check_columns(clients)
-        return merge_checked(clients, min_category_count)
+        return merge_checked(clients, min_category_count, robust)
     except CoterieError:
         raise
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as why:
@@ -122,19 +129,19 @@ def merge(descriptions: Descriptions, min_category_count: int = MIN_CATEGORY_COU
         ) from None
 
 
-def merge_checked(clients: Descriptions, min_category_count: int) -> Schema:
+def merge_checked(clients: Descriptions, min_category_count: int, robust: bool) -> Schema:
     """Merge descriptions that have the same columns."""
     first = next(iter(clients.values()))
     jobs = {}
     for name in sorted(first["columns"]):
         of_clients = {client: d["columns"][name] for client, d in clients.items()}
-        jobs[name] = partial(merge_column, name, of_clients, min_category_count)
+        jobs[name] = partial(merge_column, name, of_clients, min_category_count, robust)
     columns = run_column_jobs(jobs)
     labels = {client: d["label"] for client, d in clients.items()}
     classes = merge_classes(labels)
     kind: Kind = "regression" if classes is None else "classification"
     mean, deviation = 0.0, 0.0
-    parts = [d for d in labels.values() if d.get("count")]
+    parts = parts_with_values("the label", labels, robust)
     if kind == "regression" and parts:
         mean, deviation = pool_moments(parts)
     return Schema(
@@ -149,13 +156,16 @@ def merge_checked(clients: Descriptions, min_category_count: int) -> Schema:
 
 
 # ------------------------------------------------------------------------------ one column
-def merge_column(name: str, clients: Descriptions, min_category_count: int) -> Column:
+def merge_column(
+    name: str, clients: Descriptions, min_category_count: int, robust: bool = False
+) -> Column:
     """Merge the descriptions of one column.
 
     Args:
         name: Name of the column.
         clients: Its descriptions by client.
         min_category_count: Categories with fewer rows are encoded as "other".
+        robust: As in `merge`.
 
     Raises:
         CoterieError: If the clients disagree on its kind, or it has no or too many values.
@@ -167,7 +177,7 @@ def merge_column(name: str, clients: Descriptions, min_category_count: int) -> C
         "use one type, or read it as text with {}",
         Option("categories", name, of_data=True),
     )
-    parts = [d for d in clients.values() if d.get("count")]
+    parts = parts_with_values(f"the column {name}", clients, robust)
     if form == "number":
         warn_about_ids(name, parts)
     if form in ("number", "date") and parts:
@@ -249,6 +259,54 @@ def warn_about_ids(name: str, parts: list[Description]) -> None:
             options=[drop_option(name)],
         )
         warnings.warn(doubt, stacklevel=2)
+
+
+def parts_with_values(what: str, clients: Descriptions, robust: bool) -> list[Description]:
+    """Return the descriptions of clients that have values in a column."""
+    parts = {client: d for client, d in clients.items() if d.get("count")}
+    if robust:
+        parts = limit_outliers(what, parts)
+    return list(parts.values())
+
+
+def limit_outliers(what: str, parts: dict[str, Description]) -> dict[str, Description]:
+    """Limit the influence of clients whose mean or deviation is far from those of the others.
+
+    The unit is the median of the clients' standard deviations, or the typical distance between
+    their means if that is larger. Up to 2 units a client counts with all its rows, as in the plain
+    mean; up to 3 with as many rows as the median client; beyond that not at all.
+
+    Args:
+        what: Names the column in the warning.
+        parts: Descriptions by client, each with a count above 0. Fewer than three are returned
+            as they are: nobody could say which of two is wrong.
+    """
+    if len(parts) < 3:
+        return parts
+    counts = np.array([d["count"] for d in parts.values()], dtype=float)
+    means = np.array([d["mean"] for d in parts.values()])
+    deviations = np.sqrt(np.array([d["squares"] for d in parts.values()]) / counts)
+    centre = np.median(means)
+    unit = max(np.median(deviations), 1.4826 * np.median(abs(means - centre)))
+    if not unit:  # constant at most clients: those where it varies are compared with each other
+        varying = deviations[deviations > 0]
+        unit = np.median(varying) if len(varying) > 1 else 0.0
+    distances = np.maximum(abs(means - centre), deviations)
+    usual = np.median(counts)
+    limited: dict[str, Description] = {}
+    for (client, d), distance in zip(parts.items(), distances):
+        if distance > FAR * unit:
+            log.warning(
+                "%s of %s has mean %.4g and standard deviation %.4g, far from those of the other "
+                "clients (%.4g ± %.3g): its statistics are not used.",
+                what, client, d["mean"], math.sqrt(d["squares"] / d["count"]), centre, unit,
+            )  # fmt: skip
+        elif distance > NEAR * unit and d["count"] > usual:
+            count = int(usual)
+            limited[client] = {**d, "count": count, "squares": d["squares"] * count / d["count"]}
+        else:
+            limited[client] = d
+    return limited
 
 
 def pool_moments(parts: list[Description]) -> tuple[float, float]:

@@ -10,9 +10,11 @@ A failure at any site ends the handshake; the server sends the reason to all sit
 from __future__ import annotations
 
 import json
+import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 
@@ -20,10 +22,12 @@ from coterie.core.contract import Algorithm, check_settings
 from coterie.core.errors import CoterieError
 from coterie.core.task import Task
 from coterie.core.version import __version__
+from coterie.data.description import Description
+from coterie.data.description_checks import MAX_SITE_ROWS, find_faults_of_sites
 from coterie.data.frames import check_reporting_clients
 from coterie.data.merging import merge
 from coterie.data.roster import Roster, RowCounts
-from coterie.data.schema import Schema, log_schema
+from coterie.data.schema import Schema, log_schema, sort_names
 from coterie.data.table_options import TableOptions
 from coterie.network.packets import (
     Cancel,
@@ -36,14 +40,16 @@ from coterie.network.packets import (
     RunTerms,
     SiteDescription,
     Terms,
+    sanitize_text,
 )
-from coterie.network.terms import copy_options, site_settings
+from coterie.network.terms import MAX_HELD_OUT, copy_options, site_settings
 from coterie.network.transport import Messenger
 from coterie.network.waiting import list_names
 from coterie.runs.options import Options, check_run_options
 from coterie.runs.start import create_task, model_fingerprint, model_name
 from coterie.runs.step_sizes import can_fit_step_sizes, fit_to_curvature
 
+log = logging.getLogger("coterie")
 NOT_ALL = "not all sites can join the run"
 CANCEL_TIMEOUT = 5.0  # seconds in which sites may receive the reason
 B = TypeVar("B", SiteDescription, ModelReport, Done)
@@ -62,6 +68,8 @@ class RunSpec:
     data: TableOptions
     options: Options
     model: str | None = None  # None: chosen by the data
+    classes: tuple[str, ...] = ()  # of the label, from the server's owner; (): those of the sites
+    min_sites: int | None = None  # start without sites that cannot join; None: all must
 
     def __post_init__(self) -> None:
         check_settings(self.options)
@@ -89,22 +97,32 @@ class Handshake(NamedTuple):
 
 
 def perform_handshake(messenger: Messenger, names: list[str], spec: RunSpec) -> Handshake:
-    """Agree on a run with all of these sites.
+    """Agree on a run with these sites.
 
     Args:
         messenger: Reaches the sites.
         names: Names of the sites.
-        spec: The run.
+        spec: The run. With `min_sites`, sites that cannot join are left out if enough remain.
 
     Raises:
         CoterieError: A site cannot join. The server sends the reason to all sites.
     """
-    try:
-        return _agree(messenger, names, spec)
-    except CoterieError as e:
-        everyone: dict[str, dict[str, bytes]] = {name: {} for name in names}
-        messenger.exchange(Cancel(str(e)), everyone, quorum=0.0, deadline=CANCEL_TIMEOUT, grace=0.0)
-        raise
+    while True:
+        try:
+            return _agree(messenger, names, spec)
+        except CoterieError as e:
+            faults = e.faults if isinstance(e, SitesFailed) else {}
+            rest = [name for name in names if name not in faults]
+            enough = spec.min_sites is not None and len(rest) >= max(1, spec.min_sites)
+            informed = faults if faults and enough else names
+            pieces: dict[str, dict[str, bytes]] = {name: {} for name in informed}
+            messenger.exchange(
+                Cancel(str(e)), pieces, quorum=0.0, deadline=CANCEL_TIMEOUT, grace=0.0
+            )
+            if informed is names:
+                raise
+            log.warning("the run starts without %s: %s.", list_names(list(faults)), e.what)
+            names = rest
 
 
 def _agree(messenger: Messenger, names: list[str], spec: RunSpec) -> Handshake:
@@ -115,8 +133,7 @@ def _agree(messenger: Messenger, names: list[str], spec: RunSpec) -> Handshake:
         run=copy_options(RunTerms, spec.options),
     )
     described = request_all(messenger, names, hello, SiteDescription)
-    descriptions = {name: body.description for name, body in described.items()}
-    schema = merge_schema(descriptions, spec)
+    schema = merge_schema(described, spec)
     roster = make_roster(names, described, schema)
     model = model_name(spec.model, roster)
     task, _ = create_task(roster, model, spec.options)
@@ -137,7 +154,7 @@ def _agree(messenger: Messenger, names: list[str], spec: RunSpec) -> Handshake:
     curvature = None
     if needs_curvature:
         values = [reports[name].curvature or 0.0 for name in names]
-        invalid = [name for name, value in zip(names, values) if not value > 0]
+        invalid = [name for name, value in zip(names, values) if not 0 < value < math.inf]
         if invalid:
             raise SitesFailed(dict.fromkeys(invalid, "it sent no curvature of its loss"))
         curvature = torch.tensor(values, dtype=torch.float64)  # [N]
@@ -190,20 +207,62 @@ class SitesFailed(CoterieError):
 
 
 # ------------------------------------------------------------------------------ replies of sites
-def merge_schema(descriptions: dict[str, dict[str, Any]], spec: RunSpec) -> Schema:
-    """Merge the descriptions of all sites, which may be malformed, into one schema."""
-    try:
-        check_reporting_clients(descriptions, spec.data.min_rows_to_report)
-    except (LookupError, TypeError, AttributeError) as e:
-        raise CoterieError(
-            "a site sent an invalid description", "check its version of coterie"
-        ) from e
-    schema = merge(descriptions, spec.data.min_category_count)
+def merge_schema(described: Mapping[str, SiteDescription], spec: RunSpec) -> Schema:
+    """Merge the descriptions of all sites into one schema.
+
+    Raises:
+        SitesFailed: A site's description is inconsistent, or only it has a class.
+        CoterieError: The descriptions do not fit together.
+    """
+    descriptions = {name: body.description for name, body in described.items()}
+    rows = {name: sum(body.rows.values()) for name, body in described.items()}
+    too_many = [name for name, number in rows.items() if number > MAX_SITE_ROWS]
+    if too_many:
+        raise SitesFailed(dict.fromkeys(too_many, f"it claims more than {MAX_SITE_ROWS} rows"))
+    # a site reports no validation rows where they are too few for scores
+    most = {name: round(n / (1 - MAX_HELD_OUT)) for name, n in rows.items()}
+    faults = find_faults_of_sites(descriptions, most)
+    if faults:
+        raise SitesFailed(faults)
+    check_reporting_clients(descriptions, spec.data.min_rows_to_report)
+    schema = merge(descriptions, spec.data.min_category_count, robust=True)
+    if schema.classes is not None:
+        schema = replace(schema, classes=check_classes(descriptions, spec.classes, schema.classes))
     schema = replace(schema, fill=spec.data.fill, ignored=spec.data.ignored_columns)
     log_schema(schema)
     if spec.options.label_scale == "none":
         schema = replace(schema, label_deviation=0.0)  # 0: train on the label as it is
     return schema
+
+
+def check_classes(
+    descriptions: Mapping[str, Description], listed: tuple[str, ...], classes: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the classes of the run: the server's list, or those that two sites have.
+
+    Args:
+        descriptions: By site.
+        listed: The server's list; empty: there is none.
+        classes: All classes in the descriptions.
+
+    Raises:
+        SitesFailed: A class is not in the list or, of three sites or more, only one has it.
+    """
+    sites_with: dict[str, list[str]] = {name: [] for name in classes}
+    for site, description in descriptions.items():
+        for name in set(description["label"]["classes"]):
+            sites_with[name].append(site)
+    faults: dict[str, str] = {}
+    for name, sites in sites_with.items():
+        shown = sanitize_text(name)
+        if listed and name not in listed:
+            faults |= dict.fromkeys(sites, f"its class {shown} is not in the server's list")
+        elif not listed and len(sites) == 1 and len(descriptions) > 2:
+            reason = f"only it has the class {shown}; list all classes as `classes` to accept it"
+            faults.setdefault(sites[0], reason)
+    if faults:
+        raise SitesFailed(faults)
+    return sort_names(listed) if listed else classes
 
 
 def make_roster(
@@ -216,7 +275,7 @@ def make_roster(
         rows[part] = torch.tensor(counts, dtype=torch.long)
     without = [name for name, n in zip(names, rows["train"].tolist()) if not n]
     if without:
-        raise CoterieError(f"{list_names(without)} have no training rows", "start without them")
+        raise SitesFailed(dict.fromkeys(without, "it has no training rows"))
     return Roster(
         names=tuple(names),
         unseen=0,
