@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import pytest
 from made_network import NAMES, InProcessNetwork
@@ -20,6 +21,7 @@ from coterie.network.monitoring import (
     page_token,
 )
 from coterie.network.packets import Reply, read_head
+from coterie.runs.folder import RunFolder
 from serving import TOKEN, ask
 
 IFCA = ct.IFCA(clusters=2, local_steps=3)
@@ -236,3 +238,20 @@ def test_the_token_stays_the_same_and_is_its_owners_alone(tmp_path):
     (tmp_path / "page-token").write_bytes(b"\xff\xfe")
     with pytest.raises(CoterieError, match="page-token cannot be read"):
         page_token(tmp_path)
+
+
+def test_the_audit_and_the_log_of_a_run_begin_anew_before_they_fill_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr("coterie.network.audit.MAX_BYTES", 500)
+    monkeypatch.setattr("coterie.runs.folder.LOG_BYTES", 200)
+    network = InProcessNetwork(tmp_path, ct.IFCA(clusters=2), options={"rounds": 2})
+    network.run()
+    parts = [network.out / "audit.jsonl", *network.out.glob("audit-*.jsonl")]
+    assert len(parts) > 2
+    lines = [json.loads(line) for file in parts for line in file.read_text().splitlines()]
+    asked = len(network.transport.traffic)
+    assert len(lines) == asked, "no record is lost"
+    with RunFolder.open(network.out)[0].log_file():
+        for i in range(100):
+            logging.getLogger("coterie").warning("line %d", i)
+    kept = sum(file.stat().st_size for file in network.out.glob("log.txt*"))
+    assert kept <= 500 and "line 99" in (network.out / "log.txt").read_text()

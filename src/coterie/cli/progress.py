@@ -66,7 +66,9 @@ class Watcher:
         line = format_record(record)
         if record.levelno >= logging.WARNING:
             self.warn(line)
-        elif self.repeats or line not in self.shown:
+        elif self.repeats:
+            self.note(line)
+        elif line not in self.shown:
             self.shown.add(line)
             self.note(line)
 

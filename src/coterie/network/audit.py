@@ -20,6 +20,7 @@ from coterie.engines.replay import append_lines
 from coterie.runs.files import create_file, write_error
 
 FILE = "audit.jsonl"
+MAX_BYTES = 50_000_000  # of the file, before it is renamed to audit-1.jsonl and begins anew
 AuditResult = Literal["accepted", "refused", "absent"]
 
 
@@ -100,6 +101,9 @@ class Audit:
         if self.file is None or not self._unwritten:
             return
         try:
+            if self.file.exists() and self.file.stat().st_size > MAX_BYTES:
+                number = len(list(self.file.parent.glob("audit-*.jsonl"))) + 1
+                self.file.rename(self.file.with_name(f"audit-{number}.jsonl"))
             append_lines(self.file, msgspec.json.Encoder().encode_lines(self._unwritten))
         except OSError as e:
             raise write_error(e, self.file) from e

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import ssl
 import time
 from collections import Counter
@@ -14,8 +13,14 @@ from pathlib import Path
 
 from coterie.core.errors import CoterieError
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 log = logging.getLogger("coterie")
 MAX_UNKNOWN = 256  # connections that have not shown a registered certificate yet
+MAX_FILES = 4096  # that a server may have open
 SPARE_FILES = 100  # open files that this process needs beside its connections
 MAX_UNKNOWN_PER_ADDRESS = 64
 MAX_PER_SITE = 4  # connections with the certificate of one site
@@ -110,10 +115,14 @@ class ConnectionGate:
 
 
 def raise_file_limit() -> int:
-    """Let this process open as many files as the system allows it; return their number."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
+    """Let this process open up to 4,096 files, if the system allows it; return the limit."""
+    if resource is None:  # Windows
+        return MAX_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+    if soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return max(soft, limit)
 
 
 class Connection(asyncio.Protocol):

@@ -20,6 +20,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ from coterie.runs.files import (
 )
 
 log = logging.getLogger("coterie")
+LOG_BYTES = 10_000_000  # of log.txt, before it begins anew
 NETWORK = "network.json"
 DIVERGED = "diverged.txt"
 RESTART = "the run cannot be resumed; start it again"
@@ -131,7 +133,9 @@ class RunFolder:
     @contextmanager
     def log_file(self) -> Iterator[None]:
         """Within this context, append log lines to log.txt."""
-        handler = LogFile(self.path / "log.txt", encoding="utf-8", delay=True)
+        handler = LogFile(
+            self.path / "log.txt", encoding="utf-8", delay=True, maxBytes=LOG_BYTES, backupCount=1
+        )
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         log.addHandler(handler)
         log.setLevel(logging.INFO)
@@ -270,8 +274,8 @@ class RunFolder:
         return None
 
 
-class LogFile(logging.FileHandler):
-    """A log file that ignores write errors, such as a full disk."""
+class LogFile(RotatingFileHandler):
+    """A log file that ignores write errors, such as a full disk; older lines go to log.txt.1."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
