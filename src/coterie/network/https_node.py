@@ -22,11 +22,11 @@ from cryptography import x509
 from coterie.core.errors import CoterieError
 from coterie.engines.codec import BadBytes
 from coterie.network.framing import REQUEST, SESSION, from_bytes, to_chunks
+from coterie.network.owner import max_message_bytes
 from coterie.network.packets import Packet
 from coterie.network.site import NetworkSite
 
 log = logging.getLogger("coterie")
-MAX_REQUEST = 512 * 1024 * 1024  # bytes; the site's own limits are lower
 TIMEOUT = 60.0  # seconds without a byte after which a connection is lost; polls take 10
 MAX_PAUSE = 30.0  # seconds between attempts to connect
 LEAVE_TIMEOUT = 30.0  # seconds in which a server may be informed that the owner left
@@ -145,7 +145,7 @@ class ServerConnection:
             response.read()
             return None
         length = response.length
-        if length is None or length > MAX_REQUEST:
+        if length is None or length > max_message_bytes():
             raise ConnectionLost("a request of the server is too long")
         raw = response.read()
         if len(raw) != length:
