@@ -186,6 +186,7 @@ def state_without(base: Path, number: int) -> list[torch.Tensor] | None:
         return None
 
 
+@pytest.mark.slow
 @fuzz(3000)
 @given(st.integers(0, 8), st.data())
 def test_damaged_replies(base: Path, number: int, data: st.DataObject) -> None:
