@@ -60,6 +60,19 @@ def test_the_worst_of_regression_is_the_largest_error_and_tiny_clients_are_point
     assert describe_few_rows_of_worst(result) == words
 
 
+def test_the_worst_tenth_is_of_the_clients_that_were_evaluated():
+    # 10 of 20 clients have a score, so the worst tenth is one client: the second, with 40 rows.
+    # A tenth of all 20 would include the first, the second worst, with 3 rows.
+    scores = [0.2, 0.1, *[0.9] * 8, *[np.nan] * 10]
+    rows = [3, *[40] * 9, *[0] * 10]
+    result = measured({"local": statistics(scores, test_rows=rows)}, None)
+    assert result.methods[0].worst_clients == 0.1
+    assert describe_few_rows_of_worst(result) == ""
+    rows[:2] = [40, 3]
+    result = measured({"local": statistics(scores, test_rows=rows)}, None)
+    assert describe_few_rows_of_worst(result) != ""
+
+
 def test_without_groups_only_clients_are_compared():
     result = measured({"local": statistics([0.1, 0.2, 0.3, 0.4])}, None)
     table = fairness_table(result)

@@ -212,6 +212,79 @@ def test_a_run_that_was_stopped_is_said_to_be(fedavg, tmp_path, capsys):
     assert out == f"report saved in {other}\n"
 
 
+@pytest.fixture(scope="module")
+def trained_seeds(tmp_path_factory) -> Path:
+    """Three seeds of a method."""
+    base = tmp_path_factory.mktemp("seeds") / "fedavg"
+    for seed in range(3):
+        trained(ct.FedAvg(**HOW), base / f"seed-{seed}", seed=seed, rounds=2)
+    return base
+
+
+@pytest.fixture
+def seeds(trained_seeds, tmp_path) -> Path:
+    """A copy of three seeds, which may be changed."""
+    return shutil.copytree(trained_seeds, tmp_path / "fedavg")
+
+
+def warnings_about(runs: Path, capsys) -> list[str]:
+    """The warnings that `coterie report` prints about runs; the page shows each of them once."""
+    path = runs.parent / "page.html"
+    assert main(["report", str(runs), "--out", str(path)]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    printed = [line.removeprefix("warning: ") for line in lines if " is damaged (" not in line]
+    page = path.read_text(encoding="utf-8")
+    assert [sentence for sentence in printed if page.count(sentence) != 1] == []
+    return [sentence for sentence in printed if "were in memory" not in sentence]
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_a_damaged_seed_is_named_where_the_numbers_are_without_it(seeds, capsys, damaged):
+    assert warnings_about(seeds, capsys) == []
+    for checkpoint in (seeds / f"seed-{damaged}" / "checkpoints").iterdir():
+        checkpoint.write_bytes(b"damaged")
+    assert warnings_about(seeds, capsys)[-1] == (
+        "The intervals and the tables of groups and clients are without "
+        f"fedavg/seed-{damaged}: every checkpoint in the run is damaged: the run cannot be "
+        "resumed; start it again."
+    )
+    clients = (seeds.parent / "page-clients.csv").read_text()
+    assert f"fedavg,{damaged}," not in clients and clients.count("\n") == 1 + 2 * 6
+
+
+def test_seeds_without_checkpoints_share_a_warning(seeds, capsys):
+    for seed in (1, 2):
+        shutil.rmtree(seeds / f"seed-{seed}" / "checkpoints")
+    assert warnings_about(seeds, capsys) == [
+        "The intervals and the tables of groups and clients are without fedavg/seed-1 and "
+        "fedavg/seed-2: the run has not been trained yet: resume it first."
+    ]
+
+
+def test_a_seed_that_only_the_tables_are_without(seeds, capsys):
+    config = json.loads((seeds / "seed-1" / "config.json").read_text())
+    settings = {**config["method"]["settings"], "gone": 1}
+    change_config(seeds / "seed-1", method={**config["method"], "settings": settings})
+    (sentence,) = warnings_about(seeds, capsys)
+    assert sentence.startswith("The tables of groups and clients are without fedavg/seed-1: ")
+
+
+def test_a_seed_whose_last_checkpoint_is_damaged_shows_an_earlier_round(seeds, capsys):
+    earlier, last = sorted((seeds / "seed-1" / "checkpoints").iterdir())
+    last.write_bytes(b"damaged")
+    assert warnings_about(seeds, capsys) == [
+        "fedavg/seed-1: its scores by client are from its last checkpoint, after round "
+        f"{int(earlier.stem)}."
+    ]
+
+
+def test_a_seed_without_config_is_named(seeds, capsys):
+    (seeds / "seed-1" / "config.json").unlink()
+    assert warnings_about(seeds, capsys) == [
+        "fedavg/seed-1 has no config.json and is left out: restore the file, or train it again."
+    ]
+
+
 @pytest.mark.slow
 def test_the_demo_writes_a_page_and_says_where(tmp_path, monkeypatch, capsys):
     from coterie.cli import demo

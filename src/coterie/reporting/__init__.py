@@ -30,7 +30,6 @@ Output:
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -41,10 +40,11 @@ from coterie.core.user_file import UntrustedFile
 from coterie.data.paths import shorten_sentence
 from coterie.metrics import METRICS, hard_labels, main_metric, score_clients
 from coterie.reporting.client_statistics import ClientStatistics, collect_statistics
+from coterie.reporting.comparison import load_client_scores
 from coterie.reporting.group_membership import format_group, group_means, members_by_group
 from coterie.reporting.page import MARKER, collect_page, render, render_page
-from coterie.reporting.run_records import Methods, RunRecord, group_by_label, load_runs
-from coterie.reporting.spreadsheets import write_spreadsheets
+from coterie.reporting.run_records import Methods, RunRecord, group_by_label, load_runs, name_folder
+from coterie.reporting.spreadsheets import collect_sheets, write_spreadsheets
 from coterie.reporting.text import (
     NOTHING,
     TextTable,
@@ -98,8 +98,10 @@ def report(
     missing += unavailable
     for label, same in methods.items():
         missing += describe_unfinished(label, same)
+    sheets, incomplete = collect_sheets(shown)
+    missing += describe_incomplete_seeds(methods, incomplete)
     write_text(path, render_page(collect_page(methods, statistics, missing, target)))
-    write_spreadsheets(path, shown, warn)
+    write_spreadsheets(path, sheets, warn)
     for sentence in missing:
         warn(sentence)
     return path
@@ -138,8 +140,6 @@ def load_statistics(methods: Methods) -> tuple[dict[str, ClientStatistics], list
     without_data: dict[str, list[str]] = {}  # methods by reason
     without_models: dict[str, list[str]] = {}
     for label, (run, *_) in methods.items():
-        if isinstance(run.origin, Path):  # `explain` finds only full paths in error messages
-            run = dataclasses.replace(run, origin=run.origin.resolve())
         try:
             trained = run.load_trained()
         except UntrustedFile:
@@ -184,12 +184,42 @@ def describe_unfinished(label: str, runs: Sequence[RunRecord]) -> list[str]:
     return [f"{label} stopped after {when} of {planned}{which}: results are from {source}."]
 
 
+def describe_incomplete_seeds(
+    methods: Methods, incomplete: Sequence[tuple[RunRecord, int | Exception]]
+) -> list[str]:
+    """Name the seeds that intervals and tables are without, or show at an earlier round.
+
+    Args:
+        methods: The runs by method.
+        incomplete: As `collect_sheets` returns them.
+    """
+    sentences = []
+    places: dict[tuple[str, str], list[str]] = {}  # by what is without them, and why
+    for run, why in incomplete:
+        lowest, *others = methods[run.label]
+        if not others or (run is lowest and isinstance(why, int)):
+            continue  # `load_statistics` reports it
+        place = "" if run.folder is None else name_folder(run.folder)
+        if isinstance(why, int):
+            sentences.append(
+                f"{place}: its scores by client are from its last checkpoint, after round {why}."
+            )
+            continue
+        what = "tables of groups and clients"
+        if not load_client_scores(run):
+            what = f"intervals and the {what}"
+        places.setdefault((what, explain(why, run)), []).append(place)
+    for (what, reason), names in places.items():
+        sentences.append(f"The {what} are without {join_names(names)}: {reason}")
+    return sentences
+
+
 def explain(error: Exception, run: RunRecord) -> str:
     """Return an error message without paths, since a page may be sent to others.
 
     The run's own path is replaced as well, so that several runs can share a reason.
     """
-    sentence = str(error)
+    sentence = str(error)  # with the run's full path
     if isinstance(error, DataAtSites | DataInMemory):
         sentence = f"{error.what}."  # the remedy is for training and prediction
     if run.folder is not None:

@@ -204,7 +204,7 @@ def load_client_scores(run: RunRecord) -> Mapping[str, np.ndarray]:
     try:
         folder, _ = RunFolder.open(run.origin)
         saved = folder.latest({}, "scores")
-    except (CoterieError, OSError, TypeError):  # damaged: no intervals; the page names lowest seeds
+    except (CoterieError, OSError, TypeError):  # damaged: `report` warns of it
         return {}
     if saved is None:
         return {}

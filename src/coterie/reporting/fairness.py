@@ -32,7 +32,7 @@ class MethodFairness(NamedTuple):
     worst_score: float  # mean over its clients; NaN without groups
     best_group: int | None
     best_score: float
-    worst_clients: float  # mean over the worst 10 % of clients
+    worst_clients: float  # mean over the worst 10 % of evaluated clients
     std: float  # over clients
     has_few_rows: bool  # some of the worst clients have fewer than FEW_ROWS test rows
 
@@ -113,8 +113,9 @@ def fairness(
         if len(means) > 1:
             best, *_, worst = sorted(means.items(), key=lambda item: item[1], reverse=high)
         goodness = values if high else -values
-        worst_first = np.argsort(np.where(np.isnan(goodness), np.inf, goodness), kind="stable")
-        tenth = worst_first[: max(1, len(goodness) // 10)]
+        evaluated = np.flatnonzero(~np.isnan(values))
+        worst_first = evaluated[np.argsort(goodness[evaluated], kind="stable")]
+        tenth = worst_first[: max(1, len(evaluated) // 10)]  # as in `score_clients`
         measured = MethodFairness(
             label=label,
             worst_group=worst[0],

@@ -33,7 +33,7 @@ from coterie.runs.folder import RunFolder
 from coterie.runs.load import Trust, load_run, load_trained
 from coterie.runs.options import Options
 from coterie.runs.run import Run
-from coterie.runs.run_list import find_runs, missing_runs
+from coterie.runs.run_list import find_runs, folders_without_config, missing_runs
 from coterie.runs.search import SEARCH_FILE, WINNER_FILE
 from coterie.runs.start import Model
 from coterie.runs.trained import TrainedRun
@@ -124,20 +124,20 @@ class RunRecord:
         }
 
     def load_trained(self) -> TrainedRun:
-        """Load models, groups and scores, without training data."""
+        """Load models, groups and scores, without training data; errors have the full path."""
         if isinstance(self.origin, Run):
             return self.origin.trained()
-        return load_trained(self.origin, self.model, trust=self.trust)
+        return load_trained(self.origin.resolve(), self.model, trust=self.trust)
 
     def load_run(self) -> Run:
-        """Load the run with its training data.
+        """Load the run with its training data; errors have the full path.
 
         Raises:
             CoterieError: If the data are not available.
         """
         if isinstance(self.origin, Run):
             return self.origin
-        return load_run(self.origin, model=self.model, trust=self.trust)
+        return load_run(self.origin.resolve(), model=self.model, trust=self.trust)
 
 
 Methods = Mapping[str, list[RunRecord]]  # by label: the runs of a method, lowest seed first
@@ -170,6 +170,11 @@ def load_runs(
             f"{missing} has not been trained yet: `coterie resume {run}` continues."
             for missing in missing_runs(Path(run))
         ]
+        skipped += [
+            f"{name_folder(folder)} has no config.json and is left out: restore the file, or train "
+            "it again."
+            for folder in folders_without_config(Path(run))
+        ]
     unique: dict[Any, RunRecord] = {}
     for record in every:
         key = id(record.origin) if record.folder is None else record.folder.resolve()
@@ -193,6 +198,11 @@ def load_runs(
         check_same_data(first_of_seed.get(record.seed, shown[0]), record)
         first_of_seed.setdefault(record.seed, record)
     return label_runs(share_fingerprints(shown)), skipped
+
+
+def name_folder(path: Path) -> str:
+    """Name a run's folder by its last two parts, since a page may be sent to others."""
+    return "/".join(path.resolve().parts[-2:])
 
 
 def record_of_run(run: Run) -> RunRecord:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,19 +44,18 @@ class Sheet(NamedTuple):
 
 # ------------------------------------------------------------------------------ the tables
 def write_spreadsheets(
-    page: Path, runs: Sequence[RunRecord], warn: Callable[[str], object]
+    page: Path, sheets: Mapping[str, Sheet], warn: Callable[[str], object]
 ) -> list[Path]:
-    """Write the tables of runs next to their page.
+    """Write tables next to their page.
 
     Args:
         page: The path of the page.
-        runs: The runs.
+        sheets: The tables by name.
         warn: Called with a sentence for each file that is not replaced.
 
     Returns:
         The files that were written.
     """
-    sheets = collect_sheets(runs)
     written = []
     for name, file in (("groups", GROUPS), ("clients", CLIENTS)):
         path = page.with_name(f"{page.stem}-{file}")
@@ -77,11 +76,20 @@ def write_spreadsheets(
     return [*written, path]
 
 
-def collect_sheets(runs: Sequence[RunRecord]) -> dict[str, Sheet]:
-    """Return the tables of runs by name; without groups if no run has any."""
+def collect_sheets(
+    runs: Sequence[RunRecord],
+) -> tuple[dict[str, Sheet], list[tuple[RunRecord, int | Exception]]]:
+    """Collect the tables of runs.
+
+    Returns:
+        The tables by name, without groups if no run has any. And the runs that they do not show as
+        they ended, each with the round of the checkpoint that they show instead, or with the error
+        why they are without it.
+    """
     groups: list[dict[str, Any]] = []
     clients: list[dict[str, Any]] = []
     scores: list[dict[str, Any]] = []
+    incomplete: list[tuple[RunRecord, int | Exception]] = []
     for run in runs:
         names = {"method": run.label, "seed": run.seed}
         numbers = {
@@ -92,8 +100,11 @@ def collect_sheets(runs: Sequence[RunRecord]) -> dict[str, Sheet]:
         scores.append({**names, **numbers})
         try:
             trained = run.load_trained()
-        except (CoterieError, OSError):  # the page reports it
+        except (CoterieError, OSError) as error:
+            incomplete.append((run, error))
             continue
+        if trained.round < run.history[-1]["round"]:
+            incomplete.append((run, trained.round))
         first = names if len(runs) > 1 else {}
         for line in group_rows(trained):
             groups.append({**first, **dict(zip(GROUP_COLUMNS, line))})
@@ -104,11 +115,11 @@ def collect_sheets(runs: Sequence[RunRecord]) -> dict[str, Sheet]:
         if lines:
             head = list(dict.fromkeys(column for line in lines for column in line))
             sheets[name] = Sheet(head, [[line.get(column) for column in head] for line in lines])
-    return sheets
+    return sheets, incomplete
 
 
 # ------------------------------------------------------------------------------ Excel
-def as_workbook(sheets: dict[str, Sheet]) -> bytes:
+def as_workbook(sheets: Mapping[str, Sheet]) -> bytes:
     """Return an Excel file with one sheet per table."""
     from openpyxl import Workbook
 

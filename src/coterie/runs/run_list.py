@@ -68,6 +68,17 @@ def missing_runs(base: Path) -> list[Path]:
     return [folder for folder in listed_runs(base) if not is_run_folder(folder)]
 
 
+def folders_without_config(base: Path) -> list[Path]:
+    """Return the unlisted folders one or two levels below that have metrics, but no config.json."""
+    files = [file for depth in ("*", "*/*") for file in base.glob(f"{depth}/metrics.jsonl")]
+    listed = listed_runs(base)
+    return sorted(
+        file.parent
+        for file in files
+        if not is_run_folder(file.parent) and file.parent not in listed
+    )
+
+
 def create_missing_runs(base: Path) -> list[Path]:
     """Create the missing run folders and return those of all runs, in order."""
     planned = listed_runs(base)
