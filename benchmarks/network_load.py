@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import statistics
 import subprocess
 import sys
@@ -135,7 +134,6 @@ def main() -> None:
         print(f"{LIGHT} light nodes: {statistics.median(light):.2f} s", flush=True)
         (Path(folder) / "soak").mkdir()
         memory = soak(Path(folder) / "soak", asked.exchanges)
-    Path(asked.out).with_suffix(".json").write_text(json.dumps(memory))
     draw(memory, Path(asked.figure))
     lines = [
         "# A server under load",
