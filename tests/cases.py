@@ -292,10 +292,16 @@ def brief(method: Algorithm) -> Algorithm:
         "trial": 2,
         "outer": 2,
         "inner": 2,
+        "max_steps": 2,
     }
     return replace(
         method, **{k: v for k, v in few.items() if isinstance(getattr(method, k, None), int)}
     )
+
+
+def model_for(method: Algorithm) -> str:
+    """A small model that the method can train on the digits of `federation`."""
+    return "softmax" if isinstance(method, ct.Mixed) else "mlp:12"
 
 
 def variants() -> dict[str, Algorithm]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 import coterie as ct
-from cases import federation, spoilt, variants
+from cases import federation, model_for, spoilt, variants
 from coterie.aggregation.aggregator import Aggregator
 from coterie.core.call import START
 from coterie.core.contract import Upload
@@ -42,7 +42,7 @@ def whole_rounds(method) -> dict:
 
 def go(method, fed, rounds=ROUNDS, plan=None, **options) -> Run:
     options = {
-        "model": "mlp:12",
+        "model": model_for(method),
         "rounds": rounds,
         "dtype": "float64",
         "eval_every": 2,
@@ -221,7 +221,7 @@ ATTACKER = 4
 def attacked(method, fed, attack) -> tuple[Run, dict]:
     """(a run of two rounds in which one client's last reply is an attack, its last row)"""
     options = {"rounds": 2, "seed": 1, "dtype": "float64", "engine": "wire", "eval_every": 50}
-    run = prepare_run(method, fed, "mlp:12", **options)
+    run = prepare_run(method, fed, model_for(method), **options)
     steps = run.rounds()
     next(steps), next(steps)
 
@@ -264,7 +264,7 @@ def test_a_late_or_refused_answer_leaves_no_trace(name, fed):
     run = prepare_run(
         METHODS[name],
         fed,
-        "mlp:12",
+        model_for(METHODS[name]),
         rounds=3,
         seed=1,
         dtype="float64",
@@ -303,7 +303,7 @@ def test_resume_is_exact_wherever_it_was_killed(name, when, fed, tmp_path, monke
     run = prepare_run(
         method,
         fed,
-        "mlp:12",
+        model_for(method),
         rounds=4,
         seed=1,
         dtype="float64",
@@ -336,7 +336,7 @@ def test_resume_is_exact_wherever_it_was_killed(name, when, fed, tmp_path, monke
             )
         with pytest.raises(Killed):
             run.train()
-    ends_alike(tmp_path / "run", straight, fed=fed, model="mlp:12", method=method)
+    ends_alike(tmp_path / "run", straight, fed=fed, model=model_for(method), method=method)
 
 
 # ------------------------------------------------------------------------------ what may be asked

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from coterie.methods.ifca import IFCA as IFCA
     from coterie.methods.l2sgd import L2SGD as L2SGD
     from coterie.methods.local_only import LocalOnly as LocalOnly
+    from coterie.methods.mixed import Mixed as Mixed
     from coterie.methods.one_shot import OneShot as OneShot
     from coterie.methods.perfedavg import PerFedAvg as PerFedAvg
     from coterie.methods.pfedme import PFedMe as PFedMe
@@ -103,6 +104,7 @@ _MODULE_OF = {
     "FLHC": "methods.flhc",
     "L2SGD": "methods.l2sgd",
     "LocalOnly": "methods.local_only",
+    "Mixed": "methods.mixed",
     "PerFedAvg": "methods.perfedavg",
     "PFedMe": "methods.pfedme",
     "Data": "core.client_data",

@@ -10,6 +10,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 import coterie as ct
+from cases import model_for
 from coterie.core.contract import Algorithm, Data
 from coterie.data.table_options import TableOptions
 from coterie.engines.replay import ExchangeRecord, read_log
@@ -52,6 +53,8 @@ class InProcessNetwork:
         self.transport = InProcessTransport(
             {name: self.site(name) for name in self.names}, self.fate
         )
+        if model_for(self.method) == "softmax" and self.model == MODEL:
+            self.model = "softmax"
 
     @property
     def out(self) -> Path:

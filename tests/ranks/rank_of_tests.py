@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import torch
 
 import coterie as ct
-from cases import federation, spoilt, variants
+from cases import federation, model_for, spoilt, variants
 from coterie.ranks.launch import rank_from_environment
 from coterie.ranks.shard import RankShard
 from coterie.ranks.worker import serve_rank
@@ -34,9 +34,8 @@ def job_of(about: dict[str, Any]) -> Job:
     columns = about.pop("columns", None)
     if columns is not None:  # rows that do not begin at multiples of 16 bytes
         fed = with_columns(fed, columns)
-    return create_job(
-        METHODS[about.pop("name")], fed, about.pop("model", "mlp:12"), plan=plan, **about
-    )
+    method = METHODS[about.pop("name")]
+    return create_job(method, fed, about.pop("model", model_for(method)), plan=plan, **about)
 
 
 def with_columns(fed: ct.data.Federation, columns: int) -> ct.data.Federation:

@@ -210,6 +210,8 @@ def train_one(run: Run, title: str, watcher: Watcher) -> Result:
     note = f"{title} is complete after {run.round} rounds; --rounds N trains for more"
     if run.stopped:
         note = f"{title} stopped early after {run.round} rounds (--stop-after)"
+        if run.history[-1].get("finished"):
+            note = f"{title} has finished after {run.round} rounds; more would change nothing"
     watcher.note(note)
     result = Result.of(run)
     write_missing_tables(folder_of(run), run.trained())  # in case it was killed while writing them

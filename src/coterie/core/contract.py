@@ -290,6 +290,7 @@ def client(
     when: Callable[[Any], bool] = ...,
     rounds: Rounds = ...,
     max_calls: Callable[[Any], int] = ...,
+    sums: bool = ...,
     sample_size: Callable[[Any], int | None] = ...,
 ) -> Callable[[F], F]: ...
 
@@ -303,6 +304,8 @@ def client(fn: F | None = None, **declared: Any) -> Any:
         when: Given the method, whether its settings use the function.
         rounds: "start" for round 0 only, "later" for all others, or "any".
         max_calls: Given the method, how often it is called in one round; default: 1.
+        sums: Whether the values are sums over the client's rows. Their norms grow with the number
+            of rows and are therefore not clipped.
         sample_size: Given the method, how many rows `data.sample` reads at a time, if the function
             reads rows only that way.
 
@@ -388,6 +391,10 @@ class Algorithm:
     def round(self, state: State, ask: Ask) -> State:
         """Run one round and return the new state."""
         raise NotImplementedError(f"{type(self).__name__} needs round()")
+
+    def finished(self, state: State) -> bool:
+        """Whether further rounds would change nothing, so that the run ends before `rounds`."""
+        return False
 
     def use(self, state: State) -> tuple[Any, Any]:
         """The arguments (shared, per_client) of `model` and `predict`."""

@@ -261,6 +261,7 @@ class Declaration:
     when: Callable[[Any], bool] = always  # given the method: do its settings use the function?
     rounds: Rounds = "any"  # "start": only round 0; "later": all other rounds
     max_calls: Callable[[Any], int] = once  # given the method: calls in one round
+    sums: bool = False  # values are sums over rows: any norm is possible, so none is clipped
     sample_size: Callable[[Any], int | None] = all_rows
     """Given the method: how many rows the function reads at a time, if it reads them only with
     `data.sample`; None: any number. It changes no result, but engines then copy only drawn rows."""

@@ -27,7 +27,7 @@ from coterie.aggregation.validation import DeclarationChecks
 from coterie.clustering import group_mean
 from coterie.core import randomness
 from coterie.core.call import Call, Version, path_of
-from coterie.core.contract import Stack, Sums, Upload
+from coterie.core.contract import Declaration, Stack, Sums, Upload
 from coterie.core.errors import CoterieError, Diverged
 from coterie.core.params import Params, as_column, count, one_hot
 from coterie.core.task import Task
@@ -344,7 +344,7 @@ class Guard:
 
     def _norm_limits(self, call: Call, template: Upload) -> dict[str, NormLimit]:
         """The limits of all values with a typical norm."""
-        if not self.clip_factor:
+        if not self.clip_factor or sends_sums(call):
             return {}
         typical = {name: self.typical_norms.get(value_key(call, name)) for name in template.values}
         return {name: NormLimit(norm, self.clip_factor) for name, norm in typical.items() if norm}
@@ -356,7 +356,7 @@ class Guard:
         """
         n = len(call.ids)
         is_known = all(value_key(call, name) in self.typical_norms for name in template.values)
-        if is_known or not self.clip_factor:
+        if is_known or not self.clip_factor or sends_sums(call):
             return torch.zeros(n, dtype=torch.bool)
         if n <= CALIBRATION_CLIENTS:
             return torch.ones(n, dtype=torch.bool)
@@ -369,6 +369,12 @@ class Guard:
         if self.attack is None:
             return torch.zeros(len(call.ids), dtype=torch.bool)
         return torch.isin(call.ids, self.attack.attackers)
+
+
+def sends_sums(call: Call) -> bool:
+    """Whether the values are sums over rows, whose norms are not comparable."""
+    declaration: Declaration = call.fn.declaration  # type: ignore[attr-defined]
+    return declaration.sums
 
 
 def value_key(call: Call, value: str) -> str:

@@ -171,7 +171,11 @@ def describe_unfinished(label: str, runs: Sequence[RunRecord]) -> list[str]:
     """Say that runs of a method stopped before their last round; empty if none did."""
     if runs[0].options.stop_after is not None:
         return []  # with early stopping, fewer rounds are normal
-    ends = [(run.history[-1]["round"], run.options.rounds) for run in runs if not run.diverged]
+    ends = [
+        (run.history[-1]["round"], run.options.rounds)
+        for run in runs
+        if not run.diverged and not run.history[-1].get("finished")
+    ]
     short = [(done, planned) for done, planned in ends if done < planned]
     if not short:
         return []

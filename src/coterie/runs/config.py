@@ -154,6 +154,7 @@ class RoundRow(msgspec.Struct, forbid_unknown_fields=False):
     sizes: list[int] | None = None
     groups: list[int] | None = None
     moves: MovesRow | None = None
+    finished: bool = False  # the method ended the run
     notes: dict[str, Any] | None = None
 
 

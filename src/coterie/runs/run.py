@@ -117,7 +117,7 @@ class Run:
         self.membership_reports: MembershipReports = {}  # measured after the last round
         self.best_valid_loss = math.inf
         self.evaluations_without_gain = 0
-        self.stopped = False  # early, by `stop_after`
+        self.stopped = False  # early, by `stop_after` or because the method has finished
         self.interrupted = False  # by Ctrl-C, perhaps in the last round
         self.saved_at = time.monotonic()
         self.last_save_took = 0.0
@@ -210,12 +210,16 @@ class Run:
             row["notes"] = ask.notes
         row["seconds"] = time.perf_counter() - began
         row |= planted_error(method.centres(self.state), self.roster.planted)
-        if r % self.options.every == 0 or r == self.options.rounds:
+        is_finished = method.finished(self.state)
+        if is_finished:
+            row["finished"] = True
+        if r % self.options.every == 0 or r == self.options.rounds or is_finished:
             row |= self.evaluate(r)
             # initial payloads are a cost of training, whichever exchange carries them
             row["bytes_down"] += row.pop("bytes_of_initial_payloads")
         self.round = r
         self.history.append(row)
+        self.stopped = is_finished
         self._stop_early(row)
         self.membership_reports = {}
         # Kept out of the row: if this run is resumed with more rounds, its rows are the same as
@@ -281,7 +285,8 @@ class Run:
             self.best_valid_loss, self.evaluations_without_gain = row["valid_loss"], 0
         else:
             self.evaluations_without_gain += 1
-        self.stopped = self.evaluations_without_gain >= self.options.stop_after
+        if self.evaluations_without_gain >= self.options.stop_after:
+            self.stopped = True
 
     def _warn_of_attack(self) -> None:
         attack = self.guard.attack

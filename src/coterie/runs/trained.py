@@ -204,7 +204,8 @@ def describe_warnings(
         )
     churn = [row["churn"] for row in history[1:] if "churn" in row]
     late = churn[-max(3, len(history) // 4) :]
-    if len(late) >= 3 and sum(late) / len(late) > MAX_CHURN:
+    is_finished = history[-1].get("finished", False)  # its rounds may differ in their groups
+    if not is_finished and len(late) >= 3 and sum(late) / len(late) > MAX_CHURN:
         percent = 100 * sum(late) / len(late)
         warnings.append(
             f"the groups are not stable: in the last {len(late)} rounds {percent:.0f} % of the "

@@ -45,7 +45,7 @@ class RunFiles:
         self.tail = MetricsTail(path / "metrics.jsonl", len(self.names))
         self.metric = main_metric(self.config.roster.kind)
         self.site_scores: dict[int, np.ndarray] = {}  # by round of the evaluation, [N]
-        self.stopped_early = False  # by the option `stop_after`
+        self.stopped_early = False  # by the option `stop_after`, or because the method has finished
         self.log: list[str] = []  # its last lines
         self.late_sites: dict[str, LateSite] = {}  # sites of a network that joined late
         self._stamps: dict[str, Stamp | None] = {}  # by file name; None: no such file

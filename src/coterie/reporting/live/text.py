@@ -89,7 +89,7 @@ def make_tiles(snapshot: Snapshot) -> list[Tile]:
 def describe_time(snapshot: Snapshot) -> str:
     """Describe the remaining time, or that the run has ended."""
     if snapshot.state == "ended" and snapshot.round < snapshot.rounds:
-        return "stopped early by stop_after"
+        return "ended before the last round"
     if snapshot.state == "ended":
         return "done"
     if snapshot.state == "silent":
