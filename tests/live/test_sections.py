@@ -45,6 +45,18 @@ def test_a_run_after_its_start(tmp_path):
     assert "remaining time unknown" in sections["top"] and "not seen" in sections["groups"]
 
 
+def test_free_riders_are_named_once_where_rejected_updates_are_listed(tmp_path):
+    folder = make(tmp_path / "run", names=[f"s{i}" for i in range(12)])
+    folder.append(row(0, [0] * 12))
+    folder.append(row(1, rejected=["s3"]))
+    assert "free riders" not in drawn(tmp_path / "run")["incidents"]
+    folder.append(row(2, rejected=["s10", "s3"], free_riders=["s10"]))
+    folder.append(row(3, rejected=["s10", "s2"], free_riders=["s10", "s2"]))
+    incidents = drawn(tmp_path / "run")["incidents"]
+    sentence = "Free riders: s2 and s10 sent back models unchanged instead of training them."
+    assert incidents.count(sentence) == 1
+
+
 def test_a_method_without_groups(tmp_path):
     folder = make(tmp_path / "run", names=[f"s{i}" for i in range(12)], method=ct.FedAvg())
     for r in range(3):

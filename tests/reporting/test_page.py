@@ -6,6 +6,7 @@ import html
 import itertools
 import re
 
+import pytest
 from markupsafe import escape
 from small_runs import HOW, NAMES, figures, trained
 
@@ -47,6 +48,15 @@ def test_names_are_text_and_nothing_is_fetched(results_page):
     assert results_page.count("<style>") == 1
     rows = [title for title in titles(results_page) if ": group 0 fits " in title]
     assert sorted(row.split(": group")[0] for row in rows) == sorted(map(escape, NAMES))
+
+
+@pytest.mark.parametrize("method", [ct.IFCA(clusters=2, **HOW), ct.FedAvg(**HOW)])
+def test_a_page_names_free_riders_once(method, tmp_path):
+    result = trained(method, attack="free-ride", attackers=1)
+    (rider,) = result.final["free_riders"]
+    page = written(result, tmp_path / "page.html")
+    start = "1 client sent back models unchanged instead of training them and was left out in "
+    assert re.findall(rf"{start}\d rounds: (.*)\.<", page) == [escape(rider)]
 
 
 def test_the_parts_come_in_order_under_proper_headings(results_page):

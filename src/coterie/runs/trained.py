@@ -230,9 +230,11 @@ def _warn_of_free_riders(history: list[Row]) -> list[str]:
     if not rounds:
         return []
     names = sorted({name for row in rounds for name in row["free_riders"]})
+    who, verb = ("1 client", "was") if len(names) == 1 else (f"{len(names)} clients", "were")
+    times = "1 round" if len(rounds) == 1 else f"{len(rounds)} rounds"
     return [
-        f"{len(names)} clients sent back models unchanged instead of training them and were left "
-        f"out in {len(rounds)} rounds: {', '.join(names)}."
+        f"{who} sent back models unchanged instead of training them and {verb} left out in "
+        f"{times}: {', '.join(names)}."
     ]
 
 

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from coterie.data.roster import natural_key
 from coterie.metrics import Row
 from coterie.reporting.group_membership import GroupChanges, group_changes
 from coterie.reporting.live.run_files import RunFiles
@@ -128,6 +129,7 @@ class Snapshot:
     changes: Sequence[GroupChange]  # newest first
     site_scores: ScoreHistory | None
     incidents: Sequence[Incident]  # newest first
+    free_riders: Sequence[str]  # sites that sent back models unchanged in any round
     totals: RunTotals
     log: Sequence[str]  # its last lines
     late_sites: Mapping[str, LateSite]  # sites that joined after the start and do not train
@@ -180,6 +182,7 @@ def take_snapshot(
         changes=changes[::-1],
         site_scores=scores,
         incidents=incidents[::-1],
+        free_riders=list_free_riders(rows),
         totals=RunTotals(
             bytes_down=sum(row["bytes_down"] for row in rows),
             bytes_up=sum(row["bytes_up"] for row in rows),
@@ -259,6 +262,11 @@ def list_incidents(rows: Sequence[Row]) -> list[Incident]:
         for row in rows
     ]
     return [i for i in incidents if i.rejected or i.clipped or i.absent]
+
+
+def list_free_riders(rows: Sequence[Row]) -> list[str]:
+    """List the sites that were rejected as free riders in any round, in natural order."""
+    return sorted({name for row in rows for name in row.get("free_riders", [])}, key=natural_key)
 
 
 # ------------------------------------------------------------------------------ sites and groups

@@ -24,6 +24,7 @@ MAX_SIZES = 6  # groups whose sizes are listed
 MAX_ROUNDS = 8  # rounds in a list of events
 MAX_UNHEALTHY = 2  # sites that a tile names
 MAX_NAMES = 4  # sites that a line of events names
+MAX_FREE_RIDERS = 50  # free riders that the page names
 MAX_UNSORTED = 60  # up to this number of sites, highlighted ones keep their place on the cards
 MAX_TABLE_ROWS = 500
 STATES = {
@@ -186,6 +187,13 @@ def list_incidents(snapshot: Snapshot) -> list[RoundEvents]:
             phrases.append(f"no update from {incident.absent} {snapshot.word}{ending}")
         events.append(RoundEvents(incident.round, phrases))
     return events
+
+
+def describe_free_riders(snapshot: Snapshot) -> str:
+    """Name the free riders so far, at least one."""
+    start = "Free rider" if len(snapshot.free_riders) == 1 else "Free riders"
+    names = join_names(snapshot.free_riders, MAX_FREE_RIDERS)
+    return f"{start}: {names} sent back models unchanged instead of training them."
 
 
 # ------------------------------------------------------------------------------ sites
