@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from made_up import GROUPS, grouped, statistics
+from markupsafe import escape
 
 from coterie.reporting.client_statistics import Projection
 from coterie.reporting.drawing import method_styles
@@ -180,10 +181,12 @@ def test_a_map_of_equal_columns_is_a_sentence():
     assert ClientMap("loss", [], losses).is_flat
     assert ClientMap("loss", [], np.full((2, 2), np.nan)).is_flat
     assert not ClientMap("loss", [], losses + [0, 1]).is_flat
-    sentence = "Every client has the same {} under each group's model."
-    for what, values in (("loss", losses), ("weight", np.ones((4, 1)))):
+    for what, values, same in (
+        ("loss", losses, escape("loss under each group's model")),
+        ("weight", np.ones((4, 1)), "weight for each group"),
+    ):
         page = render("client_map.html.jinja", map=ClientMap(what, [], values))
-        assert sentence.format(what) in page and "<svg" not in page
+        assert f"Every client has the same {same}." in page and "<svg" not in page
     names = list("abcd")
     page = render("client_map.html.jinja", map=ClientMap("loss", names, losses + [0, 1]))
     alt = "Map of the loss of 4 clients under the models of 2 groups."

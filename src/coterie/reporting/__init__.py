@@ -2,6 +2,8 @@
 
     ct.report([result, "runs/compare-digits"], "report.html")
 
+`ct.report` (result.py) takes the runs out of results and calls `report` below.
+
 Input:
     run_records        runs as plain values, from memory or folders
     client_statistics  statistics of a run's clients, from its models and data
@@ -94,7 +96,7 @@ def report(
         runs = [runs]
     shown, missing = load_runs(runs, model, trust)
     methods = group_by_label(shown)
-    statistics, unavailable = load_statistics(methods)
+    statistics, unavailable = compute_statistics(methods)
     missing += unavailable
     for label, same in methods.items():
         missing += describe_unfinished(label, same)
@@ -125,7 +127,7 @@ def check_replaceable(path: Path) -> None:
         )
 
 
-def load_statistics(methods: Methods) -> tuple[dict[str, ClientStatistics], list[str]]:
+def compute_statistics(methods: Methods) -> tuple[dict[str, ClientStatistics], list[str]]:
     """Compute the client statistics of each method's lowest seed.
 
     Returns:
@@ -202,7 +204,7 @@ def describe_incomplete_seeds(
     for run, why in incomplete:
         lowest, *others = methods[run.label]
         if not others or (run is lowest and isinstance(why, int)):
-            continue  # `load_statistics` reports it
+            continue  # `compute_statistics` reports it
         place = "" if run.folder is None else name_folder(run.folder)
         if isinstance(why, int):
             sentences.append(

@@ -49,11 +49,11 @@ class ClientStatistics(NamedTuple):
     weights: np.ndarray | None  # [shown, K] of soft groups
     warnings: list[str]
     fingerprint: str  # of the data
-    has_data: bool  # whether the training data were available for the next four
+    has_data: bool  # whether losses and projection could be computed
     losses: np.ndarray | None = None  # [shown, K] training loss under each group's model
     projection: Projection | None = None
-    differences: GroupDifferences | None = None
-    constants: Sequence[ConstantColumn] = ()  # columns that are constant at one site
+    differences: GroupDifferences | None = None  # only if the rows are in this process
+    constants: Sequence[ConstantColumn] = ()  # columns that are constant at one site; likewise
     coefficients: Coefficients | None = None  # of linear group models
     confidence: np.ndarray | None = None  # [N] membership confidence, 0 to 1; NaN: unknown
     predictions: Predictions | None = None
@@ -69,8 +69,8 @@ def collect_statistics(trained: TrainedRun, run: Run | None, fingerprint: str) -
         fingerprint: Identifies the data.
     """
     roster = trained.roster
-    n = len(roster)
-    groups = None if trained.groups is None else hard_labels(trained.groups)
+    n = len(roster.training_names)
+    groups = trained.hard_groups
     truth = None if roster.truth is None else hard_labels(roster.truth)[:n]
     shown = sample_clients(truth if groups is None else groups, roster.training_names)
     weights = None

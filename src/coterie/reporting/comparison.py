@@ -203,7 +203,7 @@ def load_client_scores(run: RunRecord) -> Mapping[str, np.ndarray]:
         return run.origin.client_scores
     try:
         folder, _ = RunFolder.open(run.origin)
-        saved = folder.latest({}, "scores")
+        saved = folder.latest({}, "scores")  # no types: scores contain no NamedTuples
     except (CoterieError, OSError, TypeError):  # damaged: `report` warns of it
         return {}
     if saved is None:

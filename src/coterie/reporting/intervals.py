@@ -77,19 +77,19 @@ def paired_difference(one: BySeed, other: BySeed) -> ScoreDifference | None:
     names = sorted({name for seed in seeds for name in one[seed].names})
     if not names:
         return None
-    difference = np.zeros((len(seeds), len(names)))
+    gaps = np.zeros((len(seeds), len(names)))
     rows = np.zeros((len(seeds), len(names)))
     for s, seed in enumerate(seeds):
         first, first_rows = align_sites(one[seed], names)
         second, _ = align_sites(other[seed], names)
         gap = first - second
         known = np.isfinite(gap)
-        difference[s, known] = gap[known]
+        gaps[s, known] = gap[known]
         rows[s, known] = first_rows[known]
     measured = rows.sum(0) > 0
     if not measured.any():
         return None
-    return bootstrap_difference(difference[:, measured], rows[:, measured])
+    return bootstrap_difference(gaps[:, measured], rows[:, measured])
 
 
 def align_sites(scores: ScoresBySite, names: list[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -110,9 +110,11 @@ def collect_page(
         target: Target score for the cost section; None: see `cost_to_target`.
     """
     compared = comparison.compare(methods)
-    converged = {label: runs for label, runs in methods.items() if label not in compared.diverged}
-    statistics = {label: own for label, own in statistics.items() if label in converged}
-    ranking = [label for label in compared.ranking if label in converged]
+    not_diverged = {
+        label: runs for label, runs in methods.items() if label not in compared.diverged
+    }
+    statistics = {label: own for label, own in statistics.items() if label in not_diverged}
+    ranking = [label for label in compared.ranking if label in not_diverged]
     reference = fairness.choose_grouping(ranking, statistics)
     final_groups = {}
     for label in ranking:
@@ -163,9 +165,9 @@ def collect_page(
         main=next((one for one in details.details if one.label == main), None),
         comparison=compared,
         predictions=best_statistics.predictions if best_statistics else None,
-        convergence=convergence.convergence(converged, compared) if converged else None,
+        convergence=convergence.convergence(not_diverged, compared) if not_diverged else None,
         fairness=fairness.fairness(compared, statistics, reference),
-        cost=convergence.cost_to_target(converged, compared, target),
+        cost=convergence.cost_to_target(not_diverged, compared, target),
         methods=details,
         styles=drawing.method_styles(methods),
         provenance=overview.provenance(methods),
