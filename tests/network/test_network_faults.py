@@ -91,8 +91,8 @@ def test_a_reply_that_cannot_be_read_is_no_reply(tmp_path, caplog):
     assert reasons == {"its reply is unreadable: its head is malformed"}
 
 
-def test_an_unreadable_reply_does_not_explain_a_later_absence(tmp_path):
-    """The site repeats its reply in a readable form, and is silent in the next exchange."""
+def test_an_unreadable_reply_settles_its_exchange_and_no_other(tmp_path):
+    """The round continues at once; in the next exchange the site is silent."""
     questions = []
 
     def fate(name, request, reply):
@@ -106,7 +106,26 @@ def test_an_unreadable_reply_does_not_explain_a_later_absence(tmp_path):
     network = InProcessNetwork(tmp_path, IFCA, fate, options={"rounds": 1})
     network.run()
     reasons = [entry.absent["oak"] for entry in network.diary if "oak" in entry.absent]
-    assert reasons and set(reasons) == {"no answer"}
+    first, *others = reasons
+    assert first == "its reply is unreadable: its head is malformed"
+    assert others and set(others) == {"no answer"}
+    assert network.diary[0].seconds == 0.0, "the server did not wait for its deadline"
+
+
+def test_a_resumed_server_is_not_ended_by_an_unreadable_reply_either(tmp_path):
+    def fate(name, request, reply):
+        return [(0.0, Packet(b"", {}) if name == "oak" and is_question(request) else reply)]
+
+    network = InProcessNetwork(tmp_path, IFCA, fate, options={"rounds": 4})
+    run = network.begin()
+    run.step()
+    run.step()
+    del run  # killed
+    resumed = network.resume()
+    assert resumed.round == 4
+    assert set().union(*(entry.absent for entry in network.diary)) == {"oak"}
+    for mine, again in zip(tree_leaves(resumed.state), tree_leaves(network.replayed().state)):
+        assert torch.equal(mine, again)
 
 
 def test_a_node_and_a_server_of_version_0_2_are_refused_in_one_sentence(tmp_path, caplog):

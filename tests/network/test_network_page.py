@@ -114,7 +114,7 @@ def test_a_server_has_a_page_before_any_site_and_models_in_the_end(tmp_path):
         for name in NAMES[:2]:
             node = start(
                 tmp_path, "node", "--data", f"sites/{name}.csv", "--server", f"127.0.0.1:{port}",
-                "--key", f"certs/{name}.pem", "--state", f"states/{name}",
+                "--key", f"certs/{name}.pem", "--state", f"states/{name}", "--label", "outcome",
                 log=f"{name}.log",
             )  # fmt: skip
             nodes.append(node)

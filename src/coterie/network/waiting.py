@@ -174,11 +174,8 @@ class ExchangeProgress:
     @property
     def missing(self) -> list[str]:
         """Sites from which a reply may still arrive: they have neither replied nor declined."""
-        return [
-            name
-            for name in self.packets
-            if name not in self.arrived and name not in self.not_participating
-        ]
+        settled = self.arrived.keys() | self.not_participating.keys() | self.unreadable.keys()
+        return [name for name in self.packets if name not in settled]
 
     @property
     def unanswered(self) -> list[str]:
@@ -193,4 +190,5 @@ class ExchangeProgress:
     def repeat(self) -> None:
         """Forget what was sent and who paused, so that the next check sends the packet again."""
         self.sent.clear()
+        self.unreadable.clear()
         self.not_participating = dict.fromkeys(self.left, OWNER_REASONS["left"])
