@@ -50,6 +50,13 @@ def test_names_are_text_and_nothing_is_fetched(results_page):
     assert sorted(row.split(": group")[0] for row in rows) == sorted(map(escape, NAMES))
 
 
+def test_predictions_are_those_of_a_method_with_its_settings(tmp_path):
+    runs = [trained(ct.FedAvg(lr=lr, local_steps=1), rounds=1) for lr in (0.1, 0.5)]
+    page = written(runs, tmp_path / "page.html")
+    assert re.search(r"Confusion matrix of fedavg lr=0\.[15] on", page)
+    assert re.search(r"Calibration of fedavg lr=0\.[15]: ", page)
+
+
 @pytest.mark.parametrize("method", [ct.IFCA(clusters=2, **HOW), ct.FedAvg(**HOW)])
 def test_a_page_names_free_riders_once(method, tmp_path):
     result = trained(method, attack="free-ride", attackers=1)

@@ -155,7 +155,7 @@ def compute_statistics(methods: Methods) -> tuple[dict[str, ClientStatistics], l
         except (CoterieError, OSError) as error:
             without_data.setdefault(explain(error, run), []).append(label)
         fingerprint = run.fingerprint.data
-        statistics[label] = collect_statistics(trained, with_data, fingerprint)
+        statistics[label] = collect_statistics(trained, with_data, fingerprint, label)
         if trained.round < run.history[-1]["round"]:
             missing.append(
                 f"{label}: clients and models are from its last checkpoint, after round "

@@ -60,13 +60,16 @@ class ClientStatistics(NamedTuple):
     empty_cells: EmptyCells | None = None
 
 
-def collect_statistics(trained: TrainedRun, run: Run | None, fingerprint: str) -> ClientStatistics:
+def collect_statistics(
+    trained: TrainedRun, run: Run | None, fingerprint: str, label: str = ""
+) -> ClientStatistics:
     """Compute the statistics of a run's clients.
 
     Args:
         trained: Models, groups and scores.
         run: The run with its training data; None if they are not available.
         fingerprint: Identifies the data.
+        label: The method with settings; "": the method's name.
     """
     roster = trained.roster
     n = len(roster.training_names)
@@ -105,7 +108,7 @@ def collect_statistics(trained: TrainedRun, run: Run | None, fingerprint: str) -
         constants=() if site_columns is None else site_columns.constants,
         coefficients=collect_coefficients(trained, groups, site_columns),
         confidence=None if trained.membership is None else trained.membership.confidence,
-        predictions=collect_predictions(trained),
+        predictions=collect_predictions(trained, label),
         empty_cells=count_empty_cells(roster.schema, site_columns),
     )
 

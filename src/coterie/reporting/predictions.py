@@ -64,12 +64,17 @@ class Predictions(NamedTuple):
     calibration: Calibration | None
 
 
-def collect_predictions(trained: TrainedRun) -> Predictions | None:
-    """Collect the counts of the last evaluation; None for regression and runs of old versions."""
+def collect_predictions(trained: TrainedRun, label: str = "") -> Predictions | None:
+    """Collect the counts of the last evaluation; None for regression and runs of old versions.
+
+    Args:
+        trained: The run.
+        label: Its method with settings; "": the method's name.
+    """
     counts = trained.pooled_counts
     roster = trained.roster
     classes = list(roster.labels or map(str, range(roster.classes or 0)))
-    label = trained.method.name
+    label = label or trained.method.name
     matrix = None
     if "confusion" in counts:
         all_counts = counts["confusion"].astype(np.int64)
