@@ -153,7 +153,7 @@ class StockFlower:
 
     def start_node(self, name: str, table: Path) -> None:
         """A SuperNode with a table of its own."""
-        config = f'site="{name}" data="{table}" state="{self.place / "states" / name}"'
+        config = f'site="{name}" data="{table}" state="{self.place / "states" / name}" exact=1'
         self.start(
             name, "flower-supernode", "--superlink", f"{HOST}:{self.port}",
             "--root-certificates", str(self.keys / "server.crt"),

@@ -77,6 +77,10 @@ def test_describe_shows_what_would_leave_and_nothing_else(place, capsys):
     assert set(told["description"]["columns"]) == {"a", "b", "colour"}
     first_cell = (place / "sites/ash.csv").read_text().splitlines()[1].split(",")[0]
     assert first_cell not in json.dumps(told)
+    mean = told["description"]["columns"]["a"]["mean"]
+    assert mean == float(f"{mean:.3g}"), "rounded as a node rounds it"
+    counts = told["description"]["columns"]["colour"]["categories"]
+    assert counts == {"green": 5}, "the others have fewer than 5 rows"
     (place / "sites/ash.csv").write_text("a,b,colour\n1,2,red\n")
     says(capsys, ["describe", "net.toml", "--data", "sites/ash.csv"], "'outcome'")
 

@@ -153,7 +153,7 @@ def test_no_cell_of_any_row_is_in_the_traffic_of_a_run(tmp_path):
         start(
             tmp_path, "node", "--data", f"sites/{name}.csv", "--state", f"states/{name}",
             "--server", f"127.0.0.1:{recorder.port}", "--key", f"certs/{name}.pem",
-            log=f"{name}.log",
+            "--label", "outcome", log=f"{name}.log",
         )
         for name in TWO
     ]  # fmt: skip

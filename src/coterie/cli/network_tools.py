@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ from coterie.cli.flags import check_names, read_flags
 from coterie.cli.network_config import check_config_name, read_network_run, require_network
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
+from coterie.data.coarsening import coarsen_description
 from coterie.data.frames import SiteTable
 from coterie.network.flower_setup import check_flower, write_app
+from coterie.network.owner import OwnerPolicy, policy_of
 from coterie.network.status import status_as_text, status_of
 
 
@@ -27,8 +29,8 @@ class CertsFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DescribeFlags:
-    """The flags of `coterie network describe`."""
+class DescribeFlags(OwnerPolicy):
+    """The flags of `coterie network describe`: those of the node that limit what leaves."""
 
     data: str = setting(..., "the site's table")
 
@@ -71,12 +73,25 @@ def certs(names: list[str], argv: list[str]) -> int:
 
 def describe(names: list[str], argv: list[str]) -> int:
     """`coterie network describe CONFIG --data FILE`"""
-    about = "Show what a site sends before the first round; nothing is sent."
+    about = (
+        "Show what a site would send before the first round under its owner's limits, with a\n"
+        "random split; nothing is sent."
+    )
     flags = read_flags("coterie network describe CONFIG", DescribeFlags, about, argv)
     _, asked, _ = read_network_run(check_config_name("describe", names), None)
-    table = SiteTable(Path(flags.data).stem, Path(flags.data), asked.data)
+    owner = policy_of(flags).effective()
+    min_rows = max(owner.min_rows_to_report, asked.data.min_rows_to_report)
+    options = replace(asked.data, min_rows_to_report=min_rows)
+    table = SiteTable(Path(flags.data).stem, Path(flags.data), options)
+    description = coarsen_description(
+        table.describe(),
+        table.count_classes(),
+        min_rows=owner.min_rows_to_report,
+        digits=owner.digits,
+        knows_label=owner.label is not None,
+    )
     rows = {name: int(n[0]) for name, n in table.index.roster.rows._asdict().items()}
-    sent: dict[str, Any] = {"rows": rows, "description": table.describe()}
+    sent: dict[str, Any] = {"rows": rows, "description": description}
     print(json.dumps(sent, indent=1, ensure_ascii=False))
     return 0
 
