@@ -138,10 +138,12 @@ BEFORE = {
 AFTER = {"quickstart": two_kinds, "tables": without_files}
 
 
-# The commands of network.md need Flower, several processes and another machine: what they do is
-# tested by `make test-network`.
+# The commands of these pages need several processes, other machines or Flower: `make test-network`
+# tests what they do.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in PAGES if name not in ("network", "deploy")])
+@pytest.mark.parametrize(
+    "name", [name for name in PAGES if name not in ("network", "deploy", "flower")]
+)
 def test_the_page_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
