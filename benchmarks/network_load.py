@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -56,11 +55,10 @@ def soak(place: Path, exchanges: int) -> dict[str, list[tuple[int, float]]]:
         while machines.server.poll() is None:
             done = diary_lines(place)
             for name, process in {"server": machines.server, **machines.nodes}.items():
-                if done:
+                if done and process.poll() is None:
                     memory[name].append((done, resident(Path(f"/proc/{process.pid}"))))
             time.sleep(2.0)
-    except (OSError, subprocess.SubprocessError):
-        pass  # the server has ended
+        machines.ends_well()  # raises if the run failed
     finally:
         machines.stop()
     return memory

@@ -238,6 +238,20 @@ def test_renewal_and_revocation_take_effect_while_the_server_runs(own_server, ca
     assert "fir" in server.connections()
 
 
+def test_a_renewed_certificate_replaces_the_earlier_one_for_good(own_server, tmp_path):
+    """Also if the list of sites changes while the site is away."""
+    server, certs = own_server, own_server.sites.certs
+    stolen = tmp_path / "stolen.pem"
+    stolen.write_bytes((certs / "ash.pem").read_bytes())
+    renew(certs, "ash")
+    connect(server).close()
+    wait_for(lambda: not server.connections(), 5, "the end of the connection")
+    register_site(certs, "fir")
+    wait_for(lambda: "fir" in server.names, 5, "the new site")
+    with pytest.raises(NodeRefused):
+        ServerConnection(address(server), client_context(stolen))
+
+
 def is_closed(site: ServerConnection) -> bool:
     try:
         site.receive()
@@ -369,6 +383,33 @@ def test_a_site_has_few_connections_and_its_newest_counts(server):
         lambda: len(server._links["ash"].connections) == connections.MAX_PER_SITE, 5, "the limit"
     )
     exchange(server, sites[-1])
+
+
+def test_a_site_that_hangs_up_while_it_gets_a_request_leaves_no_traceback(server, caplog):
+    for _ in range(3):
+        connect(server).close()
+        server.send({"ash": HELLO._replace(pieces={"shared": bytes(30_000_000)})})
+        session = str(server._links["ash"].session)
+        with raw_connection(server) as site:
+            head = f"GET /request HTTP/1.1\r\nHost: x\r\nCoterie-Session: {session}\r\n\r\n"
+            site.sendall(head.encode())
+            assert b" 200 " in site.recv(1000)
+    time.sleep(0.3)
+    assert not [r.getMessage() for r in caplog.records if r.exc_info]
+    exchange(server, connect(server))
+
+
+def test_a_site_that_begins_sessions_without_end_is_refused_and_does_not_fill_the_log(
+    server, caplog
+):
+    caplog.set_level(logging.INFO, "coterie")
+    for _ in range(100):
+        with suppress(ConnectionLost):
+            connect(server).close()
+    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("ash")]
+    assert len(lines) == https_server.MAX_SESSIONS + 1
+    assert lines[-1] == f"ash was refused: {https_server.TOO_OFTEN}."
+    exchange(server, connect(server, "elm"), "elm")
 
 
 # ------------------------------------------------------------------------------ strangers

@@ -72,9 +72,7 @@ NETWORK_COMMANDS = {
     "simulate": Command(
         "simulate CONFIG", "try it: server and sites on this machine", "network_server.simulate"
     ),
-    "certs": Command(
-        "certs DIR", "make the server's certificates and the sites' keys", "network_tools.certs"
-    ),
+    "certs": Command("certs DIR", "make, renew and revoke certificates", "network_tools.certs"),
     "server": Command(
         "server CONFIG [--resume]", "wait for the sites and train", "network_server.server"
     ),

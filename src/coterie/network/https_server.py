@@ -33,9 +33,12 @@ from coterie.network.registry import SiteDirectory
 log = logging.getLogger("coterie")
 LONG_POLL = 10.0  # seconds after which a site that waits for a request gets an empty answer
 MAX_REPLY = 512 * 1024 * 1024  # bytes
+SESSION_PERIOD = 60.0  # seconds
+MAX_SESSIONS = 20  # that a site may begin in this time
 RELOAD_PERIOD = 1.0  # seconds between checks of the registered sites
 NOT_REGISTERED = "a certificate that is not registered or is revoked"
 TOO_LONG = "a reply that is too long or of unknown length"
+TOO_OFTEN = "too many new sessions"
 NOT_REQUESTED = "a reply to no open request"
 MALFORMED = "a request that is not of this protocol"
 
@@ -46,6 +49,7 @@ class SiteLink:
 
     Attributes:
         session: Number of the site's current session; 0: it has not connected yet.
+        begun: Times of its sessions of the last minute.
         connections: Open connections with the site's certificate, from the oldest to the newest.
         packet: The open request; None: the site has answered.
         number: Number of the last request.
@@ -53,6 +57,7 @@ class SiteLink:
     """
 
     session: int = 0
+    begun: list[float] = field(default_factory=list)
     connections: list[Connection] = field(default_factory=list)
     packet: Packet | None = None
     number: int = 0
@@ -215,6 +220,12 @@ class HttpsServer:
         if site is None:
             return web.Response(status=403)
         name, link = site
+        now = self._loop.time()
+        link.begun = [when for when in link.begun if now - when < SESSION_PERIOD]
+        if len(link.begun) >= MAX_SESSIONS:
+            self.refusals.add(TOO_OFTEN, name)
+            return web.Response(status=429)
+        link.begun.append(now)
         link.session += 1
         if link.session == 1:
             log.info("%s has connected", name)

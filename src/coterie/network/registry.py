@@ -34,14 +34,16 @@ def read_registry(folder: Path) -> Registry:
     """
     file = folder / REGISTRY
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Registry)
+        raw = file.read_bytes()
     except OSError as e:
         raise CoterieError(
             f"{file} cannot be read ({e.strerror})", "register sites with `coterie network certs`"
         ) from e
+    try:
+        return msgspec.json.decode(raw, type=Registry)
     except (msgspec.DecodeError, UnicodeError) as e:
         what = f"{file} is damaged"
-        if b"BEGIN PUBLIC KEY" in file.read_bytes():
+        if b"BEGIN PUBLIC KEY" in raw:
             what = f"{file} has keys of version 0.2, and sites now have certificates"
         raise CoterieError(what, "make a new folder with `coterie network certs`") from e
 
@@ -75,7 +77,7 @@ class SiteDirectory:
         self.certs = certs
         self.registry = read_registry(certs)
         self._changed = self._modified_at()
-        self._newest: dict[str, int] = {}  # site → position of the newest certificate in use
+        self._replaced: set[str] = set()  # fingerprints earlier than one that its site has used
 
     @property
     def names(self) -> list[str]:
@@ -93,7 +95,6 @@ class SiteDirectory:
         except CoterieError as e:
             log.warning("changes of the registered sites are ignored: %s", e)
             return False
-        self._newest.clear()
         return True
 
     def find(self, fingerprint: str) -> str | None:
@@ -101,13 +102,12 @@ class SiteDirectory:
 
         Once a site has connected with a renewed certificate, its earlier one is refused.
         """
+        if fingerprint in self._replaced:
+            return None
         for name, accepted in self.registry.items():
-            for position, certificate in enumerate(accepted):
-                if certificate.fingerprint != fingerprint:
-                    continue
-                if position < self._newest.get(name, 0):
-                    return None
-                self._newest[name] = position
+            known = [certificate.fingerprint for certificate in accepted]
+            if fingerprint in known:
+                self._replaced.update(known[: known.index(fingerprint)])
                 return name
         return None
 
