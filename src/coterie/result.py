@@ -344,8 +344,9 @@ def run(
         model: A name ("linear", "softmax", "mlp", "cnn"), a function that returns a module, or a
             module whose weights are the initial ones; None: chosen by the data.
         out: A folder for metrics and checkpoints, from which the run can be resumed.
-        start: A server state to start from, such as `result.state` of an earlier run of the same
-            method.
+        start: The result of an earlier run of the same method on the same clients, which continues
+            for `rounds` more rounds as if it had not stopped; or a server state such as
+            `result.state`, which has neither private states nor round numbers.
         plan: How clients are vectorised; None: chosen by the data and the machine.
         on_round: Called with each round's row of metrics.
         **options: Fields of `Options`: rounds, seed, participation, dropout, engine, eval_every,
@@ -364,6 +365,9 @@ def run(
         >>> ct.run(ct.FedAvg(lr=0.1), fed, rounds=2, seed=1).options.rounds
         2
     """
+    if isinstance(start, Result):
+        start = start._run
+        options["rounds"] = start.round + options.get("rounds", Options().rounds)
     prepared = prepare_run(method, fed, model, out=out, start=start, plan=plan, **options)
     return Result.of(prepared.train(on_round))
 

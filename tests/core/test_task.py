@@ -269,5 +269,5 @@ def test_a_scaled_task_learns_the_standardised_target() -> None:
     mine = scaled.losses(w, Batch.of(x, y, torch.float64))
     assert torch.allclose(mine, plain.losses(w, Batch.of(x, z, torch.float64)), rtol=1e-12)
     assert torch.allclose(scaled.outputs(w, x), plain.outputs(w, x) * 50 + 900, rtol=1e-12)
-    assert scaled.measure(tensor([910.0]), tensor([900.0])).tolist() == [100.0]
+    assert scaled.row_loss.values(tensor([910.0]), tensor([900.0])).tolist() == [100.0]
     assert scaled.loss_unit == 2500.0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import secrets
 
 import pytest
 from made_network import NAMES, InProcessNetwork
 
 import coterie as ct
 from coterie.core.errors import CoterieError
-from coterie.network import local_table
+from coterie.core.task import Task
 from coterie.network import site as site_module
 from coterie.network.owner import OwnerPolicy
 from coterie.network.waiting import WaitPolicy
@@ -59,7 +60,7 @@ def test_another_version_of_the_library_is_refused(tmp_path, monkeypatch):
 
 def test_another_model_of_the_same_name_is_refused(tmp_path, monkeypatch):
     network = InProcessNetwork(tmp_path, IFCA)
-    monkeypatch.setattr(local_table, "model_fingerprint", lambda task: "other")
+    monkeypatch.setattr(Task, "fingerprint", lambda task: secrets.token_hex(4))
     begins(network, "its model mlp:4 differs")
 
 

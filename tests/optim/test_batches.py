@@ -48,6 +48,34 @@ def test_an_epoch_covers_each_row_once(n: int, size: int) -> None:
         assert epochs[0] != epochs[1] and epochs[0] != list(range(n))
 
 
+def test_full_batches_are_iterated_step_by_step() -> None:
+    full = owned(10).batches(Local(local_steps=7, batch=None))
+    assert [real(batch) for batch in full] == [list(range(10))] * 7
+    assert len(list(owned(10).batches(Local(local_epochs=4, batch=None)))) == 4
+
+
+def test_a_client_function_may_iterate_over_full_batches() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class OwnLoop(ct.FedAvg):
+        name: ClassVar[str] = "own_loop"
+
+        @client
+        def train(self, task: Task, model: Any, per_client: Any, private: Any, data: Data) -> Any:
+            w = {k: v[0] for k, v in model.items()}
+            for batch in data.batches(self):
+                g = ct.optim.gradient(task, w, batch, self)
+                w = {k: v - self.lr * g[k] for k, v in w.items()}
+            return Upload({"model": w}, data.size[None], {}), private
+
+    fed = ct.data.linear(clients=4, samples=10, dim=2, clusters=2)
+    for engine in ("loop", "vectorised"):
+        own, known = (
+            ct.run(method(lr=0.05, local_steps=10), fed, rounds=2, engine=engine)
+            for method in (OwnLoop, ct.FedAvg)
+        )
+        torch.testing.assert_close(own.state, known.state)
+
+
 def test_steps_draw_without_replacement_and_anew() -> None:
     batches = [real(b) for b in owned(10).batches(Local(local_steps=30, batch=4))]
     assert len(batches) == 30

@@ -19,6 +19,7 @@ from torch import Tensor
 
 import coterie as ct
 from cases import federation, lines
+from coterie.core.trees import tree_leaves
 from coterie.methods import ifca
 from coterie.runs import checkpoint
 from coterie.runs.start import prepare_run
@@ -109,6 +110,53 @@ def test_a_start_of_another_shape_is_refused():
     other = ct.run(ct.IFCA(clusters=3), fed, "mlp:8", rounds=1)
     with pytest.raises(ct.CoterieError, match="give a state of the same method, model, groups"):
         ct.run(ct.IFCA(clusters=2), fed, "mlp:8", rounds=1, start=other.state)
+
+
+def same_state(a: ct.Result, b: ct.Result) -> bool:
+    pairs = zip(tree_leaves(a.state), tree_leaves(b.state), strict=True)
+    return all(torch.equal(one, other) for one, other in pairs)
+
+
+@pytest.mark.parametrize("engine", ["loop", "vectorised", "wire"])
+def test_a_whole_result_continues_as_if_it_had_not_stopped(engine, tmp_path):
+    fed = federation()
+    method = ct.Ditto(lr=0.2, batch=5, decay=0.9)
+    options = {"participation": 0.5, "engine": engine, "eval_every": 1}
+    straight = ct.run(method, fed, "mlp:8", rounds=3, **options)
+    part = ct.run(method, fed, "mlp:8", rounds=1, **options)
+    part = ct.run(method, fed, "mlp:8", rounds=1, start=part, **options)
+    part = ct.run(method, fed, "mlp:8", rounds=1, start=part, out=tmp_path / "run", **options)
+    assert same_state(part, straight)
+    assert [row["round"] for row in part.history] == [0, 1, 2, 3]
+    assert [r["accuracy"] for r in part.history] == [r["accuracy"] for r in straight.history]
+    loaded = ct.load(tmp_path / "run")
+    assert [row["round"] for row in loaded.history] == [0, 1, 2, 3]
+
+
+def test_a_continued_run_survives_a_kill_before_its_first_round(tmp_path):
+    fed = federation()
+    first = ct.run(ct.Ditto(batch=5), fed, "mlp:8", rounds=2)
+    prepare_run(
+        ct.Ditto(batch=5), fed, "mlp:8", rounds=4, start=first._run, out=tmp_path / "run"
+    )  # and no more: it was killed
+    again = ct.resume(tmp_path / "run", fed)
+    assert same_state(again, ct.run(ct.Ditto(batch=5), fed, "mlp:8", rounds=4))
+
+
+def test_a_start_says_what_it_drops(caplog):
+    fed = federation()
+    first = ct.run(ct.Ditto(batch=5), fed, "mlp:8", rounds=1)
+    with caplog.at_level("WARNING", logger="coterie"):
+        ct.run(ct.Ditto(batch=5), fed, "mlp:8", rounds=1, start=first)
+    assert "dropped" not in caplog.text
+    with caplog.at_level("WARNING", logger="coterie"):
+        ct.run(ct.Ditto(batch=5), fed, "mlp:8", rounds=1, start=first.state)
+    assert "private states of clients and the numbers of earlier rounds" in caplog.text
+    other = ct.data.rotated("digits", clients=4, samples=20)
+    with pytest.raises(ct.CoterieError, match="give start=result.state"):
+        ct.run(ct.Ditto(batch=5), other, "mlp:8", rounds=1, start=first)
+    with pytest.raises(ct.CoterieError, match="use engine vectorised, or give start=result.state"):
+        ct.run(ct.Ditto(batch=5), fed, "mlp:8", rounds=1, start=first, engine="wire")
 
 
 def test_the_error_against_planted_parameters_is_the_distance_under_the_best_matching():

@@ -18,8 +18,9 @@ from coterie.core.trees import register_pytree_node
 Gram = Tensor | tuple[()]  # XXᵀ of some rows; () if unknown, which `vmap` ignores
 
 
-class Repeat(NamedTuple):
-    """The same batch `times` times.
+@dataclass(frozen=True)
+class Repeat:
+    """The same batch `times` times. Iterating yields it as often.
 
     Args:
         batch: The rows of every step.
@@ -30,13 +31,16 @@ class Repeat(NamedTuple):
         >>> import torch
         >>> import coterie as ct
         >>> batch = ct.Batch.of(torch.zeros(4, 2), torch.zeros(4), torch.float32)
-        >>> ct.Repeat(batch, times=3).times
+        >>> len(list(ct.Repeat(batch, times=3)))
         3
     """
 
     batch: Batch
     times: int
     gram: Gram = ()
+
+    def __iter__(self) -> Iterator[Batch]:
+        return itertools.repeat(self.batch, self.times)
 
 
 class Step(NamedTuple):

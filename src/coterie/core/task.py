@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -21,9 +21,11 @@ from coterie.core.layers import (
     override_output,
     uses_rows_elsewhere,
 )
+from coterie.core.losses import CROSS_ENTROPY, SQUARED_ERROR
 from coterie.core.params import Params, stack
 
 Kind = Literal["classification", "regression"]
+CONSTRUCTION_SEED = 0  # of the module whose frozen values and structure a task uses
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 DROPOUTS = (
@@ -113,6 +115,7 @@ class Task:
         self.kind = kind
         self.classes = classes
         self.scale = scale
+        self.row_loss = CROSS_ENTROPY if kind == "classification" else SQUARED_ERROR
         self.dtype = dtype
         self.device = torch.device(device)
         if isinstance(model, nn.Module):
@@ -120,7 +123,8 @@ class Task:
             self.module = self._prepare(copy.deepcopy(model))
         else:
             self.factory = model
-            self.module = self._prepare(model())
+            # the same frozen values in every process, whatever the run's seed is
+            self.module = self._construct(CONSTRUCTION_SEED)
         check_layers(self.module)
         if not any(p.requires_grad for p in self.module.parameters()):
             raise CoterieError("the model has no parameters that can be trained.")
@@ -150,6 +154,13 @@ class Task:
             )
         return module.to(self.device, self.dtype)
 
+    def _construct(self, seed: int) -> nn.Module:
+        """A new module from the factory."""
+        assert self.factory is not None
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed % 2**63)
+            return self._prepare(self.factory())
+
     def copy(self) -> Task:
         """A copy with its own module, since `functional_call` writes into it: one per thread."""
         other = copy.copy(self)
@@ -161,6 +172,33 @@ class Task:
         other = copy.copy(self)
         other.execution = execution
         return other
+
+    @property
+    def frozen(self) -> Params:
+        """Parameters that are not trained, and buffers; they never travel."""
+        parameters = {k: v for k, v in self.module.named_parameters() if not v.requires_grad}
+        return {k: v.detach() for k, v in (parameters | dict(self.module.named_buffers())).items()}
+
+    def with_frozen(self, values: Params) -> Task:
+        """The task with other frozen values; names that it does not have are ignored."""
+        other = self.copy()
+        with torch.no_grad():
+            for name, old in other.frozen.items():
+                if name in values:
+                    old.copy_(values[name])
+        return other
+
+    def fingerprint(self) -> str:
+        """A hash of the module's structure, its parameters' shapes and all frozen values.
+
+        Models without frozen values have the hash that version 0.2 computed.
+        """
+        shapes = {k: list(v.shape) for k, v in self.module.named_parameters()}
+        digest = hashlib.sha256(f"{self.module} {shapes}".encode())
+        for name, value in self.frozen.items():
+            digest.update(f" {name} {value.dtype} {list(value.shape)} ".encode())
+            digest.update(value.cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     def with_fixed(self, fixed: Params) -> Task:
         """The task with these parameters fixed; its models consist of the others."""
@@ -175,9 +213,7 @@ class Task:
         """Random start j of this seed: the trained parameters of a new model."""
         module = self.module
         if self.factory is not None:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed((seed * 1_000_003 + j) % 2**63)
-                module = self._prepare(self.factory())
+            module = self._construct(seed * 1_000_003 + j)
         return {k: v.detach().clone() for k, v in module.named_parameters() if v.requires_grad}
 
     def inits(self, seed: int, k: int, start: int = 0) -> Params:
@@ -210,15 +246,9 @@ class Task:
             out = out * self.scale.deviation + self.scale.mean
         return out
 
-    def measure(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Each row's loss [n]: cross-entropy, or squared error in the original unit."""
-        if self.kind == "classification":
-            return F.cross_entropy(outputs, y, reduction="none")
-        return (outputs - y) ** 2
-
     def losses(self, params: Params, batch: Batch) -> Tensor:
         """Each row's loss [n] under a model, in standardised units."""
-        return self.measure(self.outputs(params, batch.x), batch.y) / self.loss_unit
+        return self.row_loss.values(self.outputs(params, batch.x), batch.y) / self.loss_unit
 
     @property
     def loss_unit(self) -> float:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from coterie.core.contract import Ask
 from coterie.core.errors import CoterieError
 from coterie.core.params import Params, stack
@@ -31,7 +33,7 @@ def load_centres(folder: str, clusters: int | str, ask: Ask) -> Params:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    like = ask.task.init(ask.seed)
+    like, frozen = ask.task.init(ask.seed), ask.task.frozen
     k = clusters
     if isinstance(k, str):
         k = max(1, len(list(Path(folder).glob("group-*.safetensors"))))
@@ -49,8 +51,19 @@ def load_centres(folder: str, clusters: int | str, ask: Ask) -> Params:
                 f"start_from needs {file}, which cannot be read ({e}): "
                 f"export a run with {k} groups there."
             ) from e
-        models.append(_convert(model, like, file))
+        _check_frozen(model, frozen, file)
+        models.append(_convert({k: v for k, v in model.items() if k not in frozen}, like, file))
     return stack(models)
+
+
+def _check_frozen(model: Params, frozen: Params, file: Path) -> None:
+    """Raise a `CoterieError` if a file was trained with other frozen values than the task's."""
+    for name, value in frozen.items():
+        if name in model and not torch.equal(model[name].to(value), value):
+            raise CoterieError(
+                f"{file} was trained with other frozen values of {name!r} than this run's model: "
+                "use the same model."
+            )
 
 
 def _convert(model: Params, like: Params, file: Path) -> Params:

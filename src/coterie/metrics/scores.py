@@ -66,7 +66,7 @@ def sum_over_samples(task: Task, outputs: Tensor, batch: Batch) -> dict[str, Ten
     Returns:
         The sums that `EVALUATION_SUMS` declares for this kind of task.
     """
-    losses = task.measure(outputs, batch.y)
+    losses = task.row_loss.values(outputs, batch.y)
     sums = {"n": batch.mask.sum(), "loss": _masked_sum(losses, batch)}
     if task.kind == "regression":
         y = batch.y.double() * batch.mask

@@ -46,7 +46,7 @@ from coterie.network.terms import MAX_HELD_OUT, copy_options, site_settings
 from coterie.network.transport import Messenger
 from coterie.network.waiting import list_names
 from coterie.runs.options import Options, check_run_options
-from coterie.runs.start import create_task, model_fingerprint, model_name
+from coterie.runs.start import create_task, model_name
 from coterie.runs.step_sizes import can_fit_step_sizes, fit_to_curvature
 
 log = logging.getLogger("coterie")
@@ -147,7 +147,7 @@ def _agree(messenger: Messenger, names: list[str], spec: RunSpec) -> Handshake:
         curvature=needs_curvature,
     )
     reports = request_all(messenger, names, check, ModelReport)
-    fingerprint = model_fingerprint(task)
+    fingerprint = task.fingerprint()
     differing = [name for name, report in reports.items() if report.fingerprint != fingerprint]
     if differing:
         raise SitesFailed(dict.fromkeys(differing, f"its model {model} differs"))

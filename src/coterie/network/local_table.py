@@ -51,7 +51,7 @@ from coterie.network.terms import (
     table_options,
 )
 from coterie.runs.options import Options
-from coterie.runs.start import apply_data_options, create_task, model_fingerprint
+from coterie.runs.start import apply_data_options, create_task
 from coterie.runs.step_sizes import scale_losses
 from coterie.runs.trained import TrainedRun
 
@@ -216,7 +216,7 @@ class LocalTable:
             self.client, sanitize_text(body.model),
             ", and sent it the curvature of its loss" if body.curvature else "",
         )  # fmt: skip
-        return ModelReport(model_fingerprint(task), curvature)
+        return ModelReport(task.fingerprint(), curvature)
 
     def build_run(self, terms: Terms) -> SiteRun:
         """Encode the rows and build what the site needs to answer the calls of a run.
@@ -229,7 +229,7 @@ class LocalTable:
         owner = self.owner
         fed = self._encode(self._read(terms), read_schema(terms.schema), options)
         task = build_task(fed.roster, terms.model, options, owner)
-        if model_fingerprint(task) != terms.fingerprint:
+        if task.fingerprint() != terms.fingerprint:
             raise SiteRefusal(f"the model {sanitize_text(terms.model)} differs at this site")
         method = read_method(terms)
         with self.failures.report_as(BAD_TABLE):

@@ -44,7 +44,7 @@ from coterie.runs.folder import NETWORK, RESTART, RunFolder, ensure_free, lock_f
 from coterie.runs.load import restore_options
 from coterie.runs.options import Options
 from coterie.runs.run import Run
-from coterie.runs.start import create_task, model_fingerprint
+from coterie.runs.start import create_task
 from coterie.serve.export import CARD, export_groups
 
 log = logging.getLogger("coterie")
@@ -171,7 +171,7 @@ def resume(
     method = restore_method(cls, config.method.settings, str(out))
     options = restore_options(config)
     task, _ = create_task(roster, config.model, options)
-    if model_fingerprint(task) != config.fingerprint.model:
+    if task.fingerprint() != config.fingerprint.model:
         raise CoterieError(
             f"the model of {out} ({config.model}) differs in this version",
             f"use coterie {config.coterie}",

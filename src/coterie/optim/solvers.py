@@ -325,8 +325,6 @@ def each(batches: Batches) -> Iterator[Batch]:
         >>> len(list(ct.optim.each(ct.Repeat(batch, 3))))
         3
     """
-    if isinstance(batches, Repeat):
-        return itertools.repeat(batches.batch, batches.times)
     return iter(batches)
 
 

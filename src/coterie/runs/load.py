@@ -30,7 +30,6 @@ from coterie.runs.start import (
     apply_data_options,
     create_engine,
     create_task,
-    model_fingerprint,
 )
 from coterie.runs.trained import TrainedRun
 
@@ -215,10 +214,12 @@ class RunCode:
         elif isinstance(model, str):
             model = registry.model(model)
         task, _ = create_task(roster, model, self.config.options)
-        if model_fingerprint(task) != self.config.fingerprint.model:
+        if task.fingerprint() != self.config.fingerprint.model:
             raise CoterieError(
-                f"the model is not the one of {self.path} ({self.config.model})",
-                "give the model of the run",
+                f"the model is not the one of {self.path} ({self.config.model}): its layers or its "
+                "frozen values differ",
+                "give the model of the run; a run of version 0.2 with frozen values has to be "
+                "trained again",
             )
         return task
 

@@ -31,11 +31,12 @@ from coterie.core import randomness
 from coterie.core.call import pick_clients
 from coterie.core.contract import Algorithm, Stack, Sums, at_round
 from coterie.core.errors import CoterieError
-from coterie.core.params import nbytes
+from coterie.core.params import Params, nbytes
 from coterie.core.task import Task
 from coterie.core.trees import tree_flatten, tree_map, tree_unflatten
 from coterie.data.roster import Roster
 from coterie.engines.codec import Types, types_of
+from coterie.engines.coordinator import SiteCoordinator
 from coterie.engines.evaluate import Evaluation
 from coterie.engines.exchange import Guard, RoundContext
 from coterie.engines.protocol import Engine
@@ -68,7 +69,7 @@ class Run:
         options: Rounds, seed, participation and so on.
         folder: Where rows and checkpoints are written; None: nowhere.
         model_name: The model's name in the config.
-        start: A server state to start from instead of the method's own.
+        start: A server state to start from instead of the method's own, or a run to continue.
     """
 
     def __init__(
@@ -124,12 +125,20 @@ class Run:
         self.saves_every_round = False  # whatever share of the time it takes
 
         self.state, initial_payload = method.start(task, len(roster), options.seed)
-        self.has_given_start = start is not None
-        if self.has_given_start:
-            self.state = check_start(start, self.state, task)
         self.initial_payload_bytes = nbytes(initial_payload)
         self.templates = UploadTemplates(task, roster, method, initial_payload)
         engine.enroll(method, initial_payload)
+        self.has_given_start = start is not None
+        if isinstance(start, Run):
+            self.continue_from(start)
+        elif self.has_given_start:
+            self.state = check_start(start, self.state, task)
+            log.warning(
+                "%s starts from a server state alone: private states of clients and the numbers "
+                "of earlier rounds, which determine random draws, are dropped; to keep them, give "
+                "the whole result (start=result).",
+                method.name,
+            )
 
     # -- the round loop
     def train(self, on_round: Callable[[Row], Any] | None = None) -> Run:
@@ -400,24 +409,17 @@ class Run:
         is_due = MAX_SAVING_SHARE * (began - self.saved_at) >= self.last_save_took
         if not (is_due or always or self.saves_every_round):
             return
-        trees = {
-            "state": self.state,
-            "scores": to_tensors(self.client_scores),
-            "pooled": to_tensors(self.pooled_counts),
-            "memberships": to_tensors(self.membership_reports),
-            "engine": self.engine.snapshot(),
-        }
-        head = {
-            "usual_moves": self.guard.typical_norms,  # the key in checkpoints since 0.2
-            "free_rider_suspects": self.guard.free_riders.suspects.tolist(),
-            "best_valid_loss": self.best_valid_loss,
-            "evaluations_without_gain": self.evaluations_without_gain,
-            "stopped": self.stopped,
-            "has_given_start": self.has_given_start,
-        }
+        trees, head = self.snapshot()
         self.folder.save(self.round, trees, head, self.types)
         self.saved_at = time.monotonic()
         self.last_save_took = self.saved_at - began
+
+    def save_start(self) -> None:
+        """Write the rows and the checkpoint of a run that starts from an earlier one."""
+        assert self.folder is not None
+        for row in self.history:
+            self.folder.append(row)
+        self.save(always=True)
 
     def restore(self) -> None:
         """Restore the newest undamaged checkpoint of the folder, if there is one."""
@@ -426,21 +428,70 @@ class Run:
             saved = self.folder.latest(self.types)
         if saved is None:
             return
-        self.state = to_device(saved.trees["state"], self.task)
-        self.engine.restore(saved.trees["engine"])
-        self.client_scores = to_arrays(saved.trees["scores"])
-        self.pooled_counts = to_arrays(saved.trees.get("pooled", {}))  # older runs have none
-        self.membership_reports = to_arrays(saved.trees.get("memberships", {}))
-        head = saved.head
+        self._restore_snapshot(saved.trees, saved.head)
+        self.history = self.folder.rows(until=self.round)
+
+    def continue_from(self, earlier: Run) -> None:
+        """Continue after the last round of an earlier run of the same clients.
+
+        Everything is kept: server state, private states, history and round numbers. So several
+        runs of a few rounds each equal one run of all rounds, to the bit.
+
+        Raises:
+            CoterieError: If the clients, the method's state or the kind of engine differ.
+        """
+        if earlier.roster.names != self.roster.names:
+            raise CoterieError(
+                "the start is a result of other clients, whose private states do not fit",
+                "give start=result.state, which starts from its models alone",
+            )
+        trees, head = earlier.snapshot()
+        state = check_start(trees["state"], self.state, self.task)
+        if is_wire(self.engine) != is_wire(earlier.engine):
+            raise CoterieError(
+                "the start is a result of another engine, which keeps private states otherwise",
+                f"use engine {earlier.options.engine}, or give start=result.state",
+            )
+        self._restore_snapshot(tree_map(torch.clone, {**trees, "state": state}), head)
+        self.stopped = False
+        self.history = list(earlier.history)
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the trees of tensors and the plain values of a checkpoint."""
+        trees = {
+            "state": self.state,
+            "scores": to_tensors(self.client_scores),
+            "pooled": to_tensors(self.pooled_counts),
+            "memberships": to_tensors(self.membership_reports),
+            "engine": self.engine.snapshot(),
+            "frozen": self.task.frozen,
+        }
+        head = {
+            "round": self.round,
+            "usual_moves": self.guard.typical_norms,  # the key in checkpoints since 0.2
+            "free_rider_suspects": self.guard.free_riders.suspects.tolist(),
+            "best_valid_loss": self.best_valid_loss,
+            "evaluations_without_gain": self.evaluations_without_gain,
+            "stopped": self.stopped,
+            "has_given_start": self.has_given_start,
+        }
+        return trees, head
+
+    def _restore_snapshot(self, trees: dict[str, Any], head: dict[str, Any]) -> None:
+        check_frozen(trees.get("frozen", {}), self.task)
+        self.state = to_device(trees["state"], self.task)
+        self.engine.restore(trees["engine"])
+        self.client_scores = to_arrays(trees["scores"])
+        self.pooled_counts = to_arrays(trees.get("pooled", {}))  # older runs have none
+        self.membership_reports = to_arrays(trees.get("memberships", {}))
         self.round, self.stopped = head["round"], head["stopped"]
-        self.guard.typical_norms = head["usual_moves"]
+        self.guard.typical_norms = dict(head["usual_moves"])
         suspects = head.get("free_rider_suspects", [])  # older runs have none
         self.guard.free_riders.suspects = torch.tensor(suspects, dtype=torch.long)
         if head["best_valid_loss"] is not None:  # JSON has no infinity
             self.best_valid_loss = head["best_valid_loss"]
         self.evaluations_without_gain = head["evaluations_without_gain"]
         self.has_given_start = head["has_given_start"]
-        self.history = self.folder.rows(until=self.round)
 
 
 # ------------------------------------------------------------------------------ helpers
@@ -488,6 +539,21 @@ def to_tensors(arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:
 def to_arrays(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
     """Convert the tensors of a checkpoint back to arrays."""
     return {name: values.numpy() for name, values in tensors.items()}
+
+
+def is_wire(engine: Engine) -> bool:
+    """Whether the clients of an engine keep their private states in versions, as sites do."""
+    return isinstance(engine, SiteCoordinator)
+
+
+def check_frozen(saved: Params, task: Task) -> None:
+    """Raise a `CoterieError` if the frozen values of a checkpoint are not those of the model."""
+    for name, value in task.frozen.items():
+        if name in saved and not torch.equal(saved[name].to(value), value):
+            raise CoterieError(
+                f"the frozen values {name!r} of the model are not those that it was trained with",
+                "give the model with the values of the run",
+            )
 
 
 def check_start(start: Any, own: Any, task: Task) -> Any:

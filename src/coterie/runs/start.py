@@ -7,7 +7,6 @@ engine and the `Run`.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import secrets
 import sys
 from collections.abc import Callable
@@ -97,12 +96,6 @@ def model_name(model: Model, roster: Roster) -> str:
     return str(getattr(model, "__qualname__", repr(model)))
 
 
-def model_fingerprint(task: Task) -> str:
-    """Return a hash of the module's structure and parameter shapes."""
-    shapes = {k: list(v.shape) for k, v in task.module.named_parameters()}
-    return hashlib.sha256(f"{task.module} {shapes}".encode()).hexdigest()
-
-
 def prepare_data(method: Algorithm, task: Task, fed: Federation, options: Options) -> Federation:
     """Apply the attackers' label flips and the loss scale to the data of an engine."""
     fed = poison_labels(fed, create_attack(options, fed.roster))
@@ -152,7 +145,7 @@ class Job:
         return Fingerprints(
             data=hash_with_salt(self.fed.fingerprint(), salt),
             salt=salt,
-            model=model_fingerprint(self.task),
+            model=self.task.fingerprint(),
         )
 
     def config(self) -> RunConfig:
@@ -183,7 +176,7 @@ class Job:
 
         Args:
             out: A folder to create; created last, so that an error leaves none.
-            start: A server state to start from; None: the method's own.
+            start: A server state to start from, or a run to continue; None: the method's own.
             make_engine: Builds the engine; by default one in this process.
         """
         if make_engine is None:
@@ -204,7 +197,7 @@ class Job:
             run.folder = RunFolder(Path(out))
             # the checkpoint with the given state is written before the config, since a folder with
             # a config can be resumed
-            RunFolder.create(out, self.config(), before=lambda: run.save(always=True))
+            RunFolder.create(out, self.config(), before=run.save_start)
         return run
 
 

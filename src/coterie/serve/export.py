@@ -193,8 +193,11 @@ def _export(
     ensure_free(folder)
     files: dict[str, FileEntry] = {}
     contents: dict[str, bytes] = {}
+    frozen = trained.task.frozen
+    saved = trained.task.module.state_dict().keys()  # without buffers that torch does not save
     for name, owner, params in models:
-        raw = tensors_as_bytes({k: v.detach().cpu().contiguous() for k, v in params.items()})
+        whole = {**{k: v for k, v in frozen.items() if k in saved}, **params}
+        raw = tensors_as_bytes({k: v.detach().cpu().contiguous() for k, v in whole.items()})
         files[name] = FileEntry(of=owner, sha256=hashlib.sha256(raw).hexdigest())
         contents[f"{name}.safetensors"] = raw
         if onnx:
@@ -349,7 +352,12 @@ class Exported:
         dtype = getattr(torch, self.card.dtype)
         scale = self.roster.label_scale
         self.task = Task(model, self.roster.kind, x, self.roster.classes, dtype, scale=scale)
-        self.models = {name: self._read(name, entry) for name, entry in self.card.files.items()}
+        files = {name: self._read(name, entry) for name, entry in self.card.files.items()}
+        # frozen values are the same in all files
+        self.task = self.task.with_frozen(next(iter(files.values())))
+        self.models = {
+            name: {k: params[k] for k in self.task.init(0)} for name, params in files.items()
+        }
 
     def _known_model(self) -> Any:
         name = self.card.model
@@ -370,13 +378,16 @@ class Exported:
             raise CoterieError(f"{file} cannot be read ({e})", EXPORT_AGAIN) from e
         if hashlib.sha256(raw).hexdigest() != entry.sha256:
             raise CoterieError(f"{file} is not the file that was exported", EXPORT_AGAIN)
-        like = self.task.init(0)
+        frozen = self.task.frozen
+        saved = self.task.module.state_dict().keys()
+        like = {**{k: v for k, v in frozen.items() if k in saved}, **self.task.init(0)}
         if {k: v.shape for k, v in params.items()} != {k: v.shape for k, v in like.items()}:
             raise CoterieError(
                 f"{file} does not fit the model {self.card.model}",
-                "give the model it was trained with",
+                "give the model it was trained with; an export of version 0.2 lacks the frozen "
+                "values of a model: export the run again",
             )
-        return {k: params[k].to(self.task.dtype) for k in like}
+        return {k: params[k].to(like[k]) for k in like}
 
     @property
     def schema(self) -> Schema | None:
