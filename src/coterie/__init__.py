@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from coterie.core.contract import Rows as Rows
     from coterie.core.contract import Upload as Upload
     from coterie.core.contract import client as client
+    from coterie.core.forward import Draws as Draws
     from coterie.core.settings import Local as Local
     from coterie.core.settings import setting as setting
     from coterie.core.task import Batch as Batch
@@ -109,6 +110,7 @@ _MODULE_OF = {
     "PFedMe": "methods.pfedme",
     "Data": "core.client_data",
     "Repeat": "core.client_data",
+    "Draws": "core.forward",
     "Algorithm": "core.contract",
     "Rows": "core.contract",
     "Upload": "core.contract",

@@ -35,8 +35,8 @@ def net(*layers):
     return nn.Sequential(nn.Flatten(), *layers)
 
 Net = lambda: net(nn.Linear(64, 10))
-Norm = lambda: net(nn.Linear(64, 10), nn.BatchNorm1d(10))
-Drop = lambda: net(nn.Dropout(0.5), nn.Linear(64, 10))
+Norm = lambda: net(nn.Linear(64, 10), nn.BatchNorm1d(10, track_running_stats=False))
+Drop = lambda: net(nn.AlphaDropout(0.5), nn.Linear(64, 10))
 Narrow = lambda: net(nn.Linear(64, 3))
 
 class NoMethod:

@@ -95,8 +95,8 @@ def test_one_sentence(coterie, tmp_path, command, words):
 @pytest.mark.parametrize(
     "model, words",
     [
-        ("Norm", ["batch norm", "GroupNorm"]),
-        ("Drop", ["dropout"]),
+        ("Norm", ["has no running statistics", "GroupNorm"]),
+        ("Drop", ["alpha_dropout", "nn.Dropout"]),
         ("Narrow", ["10 classes", "10 outputs"]),
         ("Nett", ["'Nett'", "'Net'"]),
     ],

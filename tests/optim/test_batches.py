@@ -135,7 +135,7 @@ def test_full_batches_are_repeated() -> None:
     for how, times in ((Local(local_steps=7), 7), (Local(local_epochs=3, local_steps=7), 3)):
         batches = data.batches(how)
         assert isinstance(batches, Repeat)
-        assert batches.batch is data.all and batches.times == times
+        assert batches.batch.x is data.own.x and batches.times == times
 
 
 @pytest.mark.parametrize("padding", [0, 5])

@@ -14,7 +14,7 @@ from coterie.core.layers import Linear, common_layers
 from coterie.core.params import Params, stack
 from coterie.core.task import Batch, Scale, Task
 from coterie.optim import gradients as many_models
-from coterie.optim.gradients import losses_from_first_outputs, losses_of_models
+from coterie.optim.gradients import losses_from_first_outputs, training_losses_of_models
 
 CLIENTS, ROWS = 3, 7
 
@@ -62,7 +62,7 @@ def test_losses_and_gradients_are_those_of_vmap(
     batch = ragged_batch(x, Y)
     expected, jacobian = both(lambda p: vmap(task.loss)(p, batch), params)
     monkeypatch.setattr(many_models, "vmap", None)  # it is not used
-    found, gradients = both(lambda p: losses_of_models(task, p, batch), params)
+    found, gradients = both(lambda p: training_losses_of_models(task, p, batch)[0], params)
     near(found, expected)
     for name, value in jacobian.items():
         near(gradients[name], value)
@@ -78,7 +78,7 @@ def test_regression_in_a_unit_of_its_own() -> None:
     params = stack([task.init(seed) for seed in range(CLIENTS)])
     batch = ragged_batch(X, Y.double())
     expected = vmap(task.loss)(params, batch)
-    near(losses_of_models(task, params, batch), expected)
+    near(training_losses_of_models(task, params, batch)[0], expected)
     z = first_outputs(task, params, batch)
     near(losses_from_first_outputs(task, z, params, batch), expected)
 
@@ -87,7 +87,7 @@ def test_large_outputs_neither_overflow_nor_vanish() -> None:
     task = task_of(softmax)
     params = stack([{k: 1e4 * v for k, v in task.init(s).items()} for s in range(CLIENTS)])
     batch = ragged_batch(X, Y)
-    near(losses_of_models(task, params, batch), vmap(task.loss)(params, batch))
+    near(training_losses_of_models(task, params, batch)[0], vmap(task.loss)(params, batch))
 
 
 def test_the_layers_are_named_in_their_order() -> None:
@@ -161,7 +161,7 @@ def test_any_other_model_is_left_to_vmap(factory: Callable[[], nn.Module]) -> No
     assert task.layers is None
     params = stack([task.init(seed) for seed in range(CLIENTS)])
     batch = ragged_batch(X, Y)
-    near(losses_of_models(task, params, batch), vmap(task.loss)(params, batch))
+    near(training_losses_of_models(task, params, batch)[0], vmap(task.loss)(params, batch))
 
 
 def both(losses: Callable[[Params], Tensor], params: Params) -> tuple[Tensor, Params]:

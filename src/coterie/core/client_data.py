@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from coterie.core.forward import Draws
 from coterie.core.randomness import digest, scramble, uniform
 from coterie.core.settings import Local
 from coterie.core.task import Batch
@@ -40,7 +41,7 @@ class Repeat:
     gram: Gram = ()
 
     def __iter__(self) -> Iterator[Batch]:
-        return itertools.repeat(self.batch, self.times)
+        return (self.batch.at_step(number) for number in range(self.times))
 
 
 class Step(NamedTuple):
@@ -84,8 +85,8 @@ class Drawn:
     gram: Gram = ()  # of the own rows
 
     def __iter__(self) -> Iterator[Batch]:
-        for step in self.steps():
-            yield self.batch(step)
+        for number, step in enumerate(self.steps()):
+            yield self.batch(step).at_step(number)
 
     def batch(self, step: Step) -> Batch:
         """The batch of a step."""
@@ -99,7 +100,7 @@ class Drawn:
 
 def take(batch: Batch, rows: Tensor) -> Batch:
     """The rows with these numbers."""
-    return Batch(*(v[rows] for v in batch))
+    return batch.map_rows(lambda v: v[rows])
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class Data(NamedTuple):
     @property
     def all(self) -> Batch:
         """All rows."""
-        return self._with_rows(self.own)
+        return self._with_rows(self.own, "all")
 
     @property
     def size(self) -> Tensor:
@@ -170,7 +171,7 @@ class Data(NamedTuple):
 
     def sample(self, size: int, stream: int | Tensor) -> Batch:
         """`size` rows drawn without replacement, or all rows if there are fewer."""
-        return self._with_rows(take(self.own, self.drawn(size, stream)))
+        return self._with_rows(take(self.own, self.drawn(size, stream)), "sample", stream)
 
     def samples(self, size: int, streams: Iterable[int | Tensor]) -> Drawn:
         """One batch per stream, as `sample` draws it."""
@@ -183,7 +184,8 @@ class Data(NamedTuple):
         order = self._replace(key=self.client_key).shuffled(0)
         n = self.own.mask.sum().long()
         at = n * p // of + torch.arange(len(order) // of + 1, device=order.device)
-        batch = self._with_rows(take(self.own, order[at.clamp(max=len(order) - 1)]))
+        rows = order[at.clamp(max=len(order) - 1)]
+        batch = self._with_rows(take(self.own, rows), "part", p)
         return batch._replace(mask=batch.mask * (at < n * (p + 1) // of))
 
     def without(self, p: int, of: int) -> Data:
@@ -197,6 +199,14 @@ class Data(NamedTuple):
     def uniform(self, tag: str) -> Tensor:
         """A random float64 in [0, 1) for this client, exchange and tag."""
         return uniform(self.key + digest(tag))
+
+    def rand(self, shape: Sequence[int], stream: int = 0) -> Tensor:
+        """Uniform numbers in [0, 1) for this client and exchange; another stream, other numbers."""
+        return Draws(self.key + digest(f"rand {stream}"), self.own.mask).rand(*shape)
+
+    def randn(self, shape: Sequence[int], stream: int = 0) -> Tensor:
+        """Standard normal numbers for this client and exchange, as in `rand`."""
+        return Draws(self.key + digest(f"randn {stream}"), self.own.mask).randn(*shape)
 
     def batches(self, how: Local) -> Repeat | Drawn:
         """The batches of one local training.
@@ -231,8 +241,9 @@ class Data(NamedTuple):
         keys = scramble(scramble(self.key + stream) + rows)
         return torch.where(self.own.mask > 0, keys, torch.iinfo(torch.int64).max)
 
-    def _with_rows(self, batch: Batch) -> Batch:
-        """The batch with its rows, read from the store if there is one."""
+    def _with_rows(self, batch: Batch, tag: str, stream: int | Tensor = 0) -> Batch:
+        """The batch with a key, and with its rows, read from the store if there is one."""
+        batch = batch._replace(key=self.key + digest(tag) + (stream << 20))
         if isinstance(self.store, Store):
             return batch._replace(x=self.store.rows(batch.x))
         return batch

@@ -378,6 +378,8 @@ class Algorithm:
                 f"clusters is {clusters}: it must lie between 1 and the number of clients, "
                 f"{len(sizes)}."
             )
+        if isinstance(self, Local) and task.norm_values == 1:
+            _check_rows_of_batches(self, sizes)
 
     # -- on the server
     def start(self, task: Task, clients: int, seed: int) -> tuple[State, Any]:
@@ -426,3 +428,18 @@ class Algorithm:
     def join(self, task: Task, shared: Any, data: Data) -> tuple[Any, Any]:
         """(per_client, private) of a new client, from its labelled rows."""
         return (), ()
+
+
+def _check_rows_of_batches(how: Local, sizes: Tensor) -> None:
+    """Raise a `CoterieError` if a batch would have one row, which has no variance."""
+    rest = sizes
+    if how.batch is not None and how.local_epochs is not None:
+        rest = torch.where(sizes % how.batch > 0, sizes % how.batch, how.batch)
+    elif how.batch is not None:
+        rest = sizes.clamp(max=how.batch)
+    alone = int((rest == 1).sum())
+    if alone:
+        raise CoterieError(
+            f"{alone} clients would train on a batch of one row, and the model's batch norm needs "
+            "two: use another batch size, drop clients of one row, or use nn.GroupNorm."
+        )

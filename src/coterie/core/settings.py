@@ -204,10 +204,11 @@ def check_settings(settings: Any) -> None:
         if value is not None:
             # a class where the annotation is evaluated, else its text
             kind = getattr(f.type, "__name__", str(f.type))
-            _check_value(f"{f.name}{owner}", value, f.metadata, is_number=kind in NUMBERS)
+            _check_value(f"{f.name}{owner}", value, f.metadata, kind)
 
 
-def _check_value(what: str, value: Any, limits: Mapping[str, Any], is_number: bool) -> None:
+def _check_value(what: str, value: Any, limits: Mapping[str, Any], kind: str) -> None:
+    is_number = kind in NUMBERS
     choices = limits.get("choices")
     if choices is not None and value not in choices:
         allowed = ", ".join(map(str, choices))
@@ -218,6 +219,10 @@ def _check_value(what: str, value: Any, limits: Mapping[str, Any], is_number: bo
             allowed = " or ".join(("a number", *words))
             raise CoterieError(f"{what} is {value!r}: it must be {allowed}.")
         return
+    if is_number and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise CoterieError(f"{what} is {value!r}: it must be a number.")
+    if kind.startswith("int") and is_number and not isinstance(value, int):
+        raise CoterieError(f"{what} is {value}: it must be a whole number.")
     for word, (sign, holds) in BOUNDS.items():
         if word in limits and not holds(value, limits[word]):
             raise CoterieError(f"{what} is {value}: it must be {sign} {limits[word]}.")

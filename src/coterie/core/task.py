@@ -13,6 +13,7 @@ from torch.func import functional_call
 
 from coterie.core.errors import CoterieError
 from coterie.core.execution import Execution
+from coterie.core.forward import Draws, ForwardPass, averaged_buffers, check_layers, counters
 from coterie.core.layers import (
     First,
     Layer,
@@ -23,19 +24,12 @@ from coterie.core.layers import (
 )
 from coterie.core.losses import CROSS_ENTROPY, SQUARED_ERROR
 from coterie.core.params import Params, stack
+from coterie.core.randomness import scramble
+from coterie.core.trees import tree_leaves
 
 Kind = Literal["classification", "regression"]
+PROBED_ROWS = 7  # an unusual number, to recognise the axis of the rows
 CONSTRUCTION_SEED = 0  # of the module whose frozen values and structure a task uses
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-DROPOUTS = (
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-)
 
 
 class Batch(NamedTuple):
@@ -46,6 +40,7 @@ class Batch(NamedTuple):
         y: [n].
         mask: [n], 1 for real rows, 0 for padding.
         weight: [n], the weight of each row's loss.
+        key: int64 [], for random numbers of the model and of augmentation; () if there are none.
 
     Example:
         >>> import torch
@@ -58,6 +53,17 @@ class Batch(NamedTuple):
     y: Tensor
     mask: Tensor
     weight: Tensor
+    key: Tensor | tuple[()] = ()
+
+    def map_rows(self, fn: Callable[[Tensor], Tensor]) -> Batch:
+        """Apply a function to x, y, mask and weight."""
+        return Batch(fn(self.x), fn(self.y), fn(self.mask), fn(self.weight), self.key)
+
+    def at_step(self, step: int) -> Batch:
+        """The same rows with the random numbers of a step."""
+        if isinstance(self.key, Tensor):
+            return self._replace(key=scramble(self.key + step))
+        return self
 
     @staticmethod
     def of(x: Tensor, y: Tensor, dtype: torch.dtype) -> Batch:
@@ -128,14 +134,20 @@ class Task:
         check_layers(self.module)
         if not any(p.requires_grad for p in self.module.parameters()):
             raise CoterieError("the model has no parameters that can be trained.")
+        self.fixed: Params = {}  # parameters that are not trained: see `with_fixed`
+        self.averaged = tuple(averaged_buffers(self.module))  # travel, and are not trained
+        self.evaluated = self.module  # the module in evaluation mode, if it differs
+        self.replaces = False  # whether `ForwardPass` has functions to replace
+        self.is_random = False  # whether the model draws random numbers in training
+        self.needs_loop = any(isinstance(part, nn.RNNBase) for part in self.module.modules())
+        self.norm_values = 2  # values per row and channel in the batch norm that has the fewest
         self._check_outputs(example.to(self.device))
         self.row_shape = example.shape[1:]
         self.execution = Execution()
-        self.fixed: Params = {}  # parameters that are not trained: see `with_fixed`
         # the first linear layer, if rows enter the model there
         self.first: First | None = None
         like = torch.empty(0, dtype=dtype, device=self.device)
-        if example.is_floating_point():
+        if example.is_floating_point() and not self.replaces:
             self.first = first_layer(self.module, example.shape[1:], like)
         # False: the dual form (optim/dual.py) passes zeros for rows, which take no memory
         self.rows_are_used_elsewhere = self.first is not None and uses_rows_elsewhere(
@@ -165,6 +177,9 @@ class Task:
         """A copy with its own module, since `functional_call` writes into it: one per thread."""
         other = copy.copy(self)
         other.module = copy.deepcopy(self.module)
+        other.evaluated = other.module
+        if self.evaluated is not self.module:
+            other.evaluated = copy.deepcopy(self.evaluated)
         return other
 
     def with_execution(self, execution: Execution) -> Task:
@@ -175,17 +190,17 @@ class Task:
 
     @property
     def frozen(self) -> Params:
-        """Parameters that are not trained, and buffers; they never travel."""
+        """Parameters that are not trained, and buffers that are not averaged; they never travel."""
         parameters = {k: v for k, v in self.module.named_parameters() if not v.requires_grad}
-        return {k: v.detach() for k, v in (parameters | dict(self.module.named_buffers())).items()}
+        buffers = {k: v for k, v in self.module.named_buffers() if k not in self.averaged}
+        return {k: v.detach() for k, v in (parameters | buffers).items()}
 
     def with_frozen(self, values: Params) -> Task:
         """The task with other frozen values; names that it does not have are ignored."""
         other = self.copy()
-        with torch.no_grad():
-            for name, old in other.frozen.items():
-                if name in values:
-                    old.copy_(values[name])
+        frozen = self.frozen.keys() & values.keys()
+        for module in (other.module, other.evaluated):
+            module.load_state_dict({k: values[k] for k in frozen}, strict=False)
         return other
 
     def fingerprint(self) -> str:
@@ -210,11 +225,20 @@ class Task:
 
     # ---- initial models
     def init(self, seed: int, j: int = 0) -> Params:
-        """Random start j of this seed: the trained parameters of a new model."""
+        """Random start j of this seed: the parameters of a new model that travel.
+
+        These are the trained ones, and the running statistics of batch norms.
+        """
         module = self.module
         if self.factory is not None:
             module = self._construct(seed * 1_000_003 + j)
-        return {k: v.detach().clone() for k, v in module.named_parameters() if v.requires_grad}
+        return {k: v.clone() for k, v in self.travelling(module).items()}
+
+    def travelling(self, module: nn.Module) -> Params:
+        """The values of a module that travel: trained parameters and running statistics."""
+        trained = {k: v for k, v in module.named_parameters() if v.requires_grad}
+        averaged = {k: module.get_buffer(k) for k in self.averaged}
+        return {k: v.detach() for k, v in (trained | averaged).items()}
 
     def inits(self, seed: int, k: int, start: int = 0) -> Params:
         """k random starts, stacked, from number `start` on."""
@@ -236,7 +260,11 @@ class Task:
     # ---- losses
     def outputs(self, params: Params, x: Tensor) -> Tensor:
         """Predictions for rows x: logits [n, classes], or [n] in the original unit."""
-        return self.predictions(functional_call(self.module, {**self.fixed, **params}, (x,)))
+        if not self.replaces:
+            return self.predictions(functional_call(self.module, {**self.fixed, **params}, (x,)))
+        with ForwardPass():
+            out = functional_call(self.evaluated, {**self.fixed, **params}, (x,))
+        return self.predictions(out)
 
     def predictions(self, out: Tensor) -> Tensor:
         """Convert the module's outputs to logits, or to targets in the original unit."""
@@ -249,6 +277,37 @@ class Task:
     def losses(self, params: Params, batch: Batch) -> Tensor:
         """Each row's loss [n] under a model, in standardised units."""
         return self.row_loss.values(self.outputs(params, batch.x), batch.y) / self.loss_unit
+
+    def training_loss(self, params: Params, batch: Batch) -> tuple[Tensor, Params]:
+        """(mean loss in training mode, new running statistics of batch norms).
+
+        Other than `loss`, it applies dropout and normalises by the batch's own statistics.
+        """
+        if not self.replaces:
+            return self.loss(params, batch), {}
+        draws = None
+        if isinstance(batch.key, Tensor):
+            draws = Draws(batch.key, batch.mask)
+        elif self.is_random:
+            raise CoterieError(
+                "the model draws random numbers, and these batches have no key: train on batches "
+                "of data.batches, data.sample or data.all."
+            )
+        out, forward = self._run_training(params, batch.x, batch.mask, draws)
+        losses = self.row_loss.values(self.predictions(out), batch.y) / self.loss_unit
+        return self.mean(losses, batch), {
+            k: v for k, v in forward.statistics.items() if k in params
+        }
+
+    def _run_training(
+        self, params: Params, x: Tensor, mask: Tensor | None, draws: Draws | None
+    ) -> tuple[Tensor, ForwardPass]:
+        """The module's outputs in training mode, and the pass with its statistics."""
+        given = {**self.fixed, **params}
+        running = {k: given[k] for k in self.averaged if k in given}
+        with ForwardPass(running, mask, draws) as forward:
+            out = functional_call(self.module, {**counters(self.module), **given}, (x,))
+        return out, forward
 
     @property
     def loss_unit(self) -> float:
@@ -305,14 +364,19 @@ class Task:
         if x.is_floating_point():
             x = x.to(self.dtype)
         try:
-            with torch.no_grad():
-                out = self.module(x)
+            out = self._probe(x)
+        except CoterieError:
+            raise
         except (RuntimeError, IndexError, TypeError, ValueError) as e:
             lines = str(e).strip().splitlines() or [type(e).__name__]
             raise CoterieError(
                 f"the model cannot take a row of the data, of shape {tuple(x.shape[1:])} and type "
                 f"{x.dtype}: {lines[0]}."
             ) from e
+        if not isinstance(out, Tensor):
+            raise CoterieError(
+                f"the model returns a {type(out).__name__}: let it return one tensor, its outputs."
+            )
         shape = tuple(out.shape[1:])
         if self.kind == "classification" and (len(shape) != 1 or shape[0] < (self.classes or 1)):
             raise CoterieError(
@@ -325,35 +389,30 @@ class Task:
                 "number: its last layer must have 1 output."
             )
 
-
-def check_layers(module: nn.Module) -> None:
-    """Raise a `CoterieError` for layers with a state, batch statistics or randomness."""
-    for name, layer in module.named_modules():
-        where = f"layer {name!r} ({type(layer).__name__})"
-        if not name:
-            where = f"the model ({type(layer).__name__})"
-        if _is_batch_norm(layer):
-            raise CoterieError(
-                f"{where} is a batch norm, whose statistics would leak between clients: "
-                "use nn.GroupNorm instead."
-            )
-        if _drops_out(layer):
-            raise CoterieError(
-                f"{where} uses dropout, whose randomness would differ between engines: "
-                "set it to 0 or remove it; l2 and clip can regularise instead."
-            )
-
-
-def _is_batch_norm(layer: nn.Module) -> bool:
-    """Whether it is a batch norm, or an instance norm that tracks statistics as one does."""
-    if isinstance(layer, INSTANCE_NORMS):
-        return layer.track_running_stats
-    return isinstance(layer, BATCH_NORMS)
+    def _probe(self, x: Tensor) -> Any:
+        """The outputs for some rows in evaluation; finds how the model differs in training."""
+        x = x[:1].repeat(PROBED_ROWS, *[1] * (x.dim() - 1))
+        key = torch.zeros((), dtype=torch.long, device=self.device)
+        draws = Draws(key, torch.zeros((), dtype=self.dtype, device=self.device))
+        if x.is_floating_point():
+            x = draws.randn(*x.shape)
+            draws.shapes.clear()
+        params = self.travelling(self.module)
+        with torch.no_grad():
+            trained, forward = self._run_training(params, x, None, draws)
+            evaluated = copy.deepcopy(self.module).eval()
+            with ForwardPass():
+                out = functional_call(evaluated, params, (x,))
+        self.is_random = bool(draws.shapes)
+        self.norm_values = min([2, *forward.values_per_row])
+        # a draw whose first axis is not that of the rows would change with padding
+        self.needs_loop |= any(not shape or shape[0] % PROBED_ROWS for shape in draws.shapes)
+        if forward.replaced or not _are_equal(trained, out):
+            self.replaces = True
+            self.evaluated = evaluated
+        return out
 
 
-def _drops_out(layer: nn.Module) -> bool:
-    """Whether it is a dropout layer, or applies dropout as recurrent layers do."""
-    if isinstance(layer, DROPOUTS):
-        return layer.p > 0
-    rate = getattr(layer, "dropout", 0.0)
-    return isinstance(rate, int | float) and rate > 0
+def _are_equal(a: Any, b: Any) -> bool:
+    pairs = zip(tree_leaves(a), tree_leaves(b))
+    return all(torch.equal(one, other) for one, other in pairs if isinstance(one, Tensor))

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.func import vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from coterie.core.call import Call, EvaluationData
@@ -30,7 +29,7 @@ from coterie.core.trees import tree_leaves, tree_map
 from coterie.data.roster import Roster
 from coterie.data.shards import make_shards
 from coterie.engines.plan import NUMBERS_PER_PLACE, Chunk, Plan, make_chunks, numbers_per_row
-from coterie.engines.templates import example_batch
+from coterie.engines.templates import example_batch, map_clients
 
 MAX_OPERATIONS = 1_000  # local steps repeat: later ones hold no more memory
 MAX_STEPS = 3  # per solver call, for the same reason
@@ -168,7 +167,7 @@ class WorkingMemory:
             with live, suppress(MaxOperationsReached):
                 for value in tree_leaves((per_client, private, data)):
                     live.count(value)
-                vmap(run_client, in_dims=(None, 0, 0, 0))(shared, per_client, private, data)
+                map_clients(task, run_client, shared, (per_client, private, data))
         new = [form for form in execution.solver_forms if form not in self.solver_forms]
         self.solver_forms += new
         self.wants_gram |= execution.wants_gram
@@ -197,4 +196,4 @@ class WorkingMemory:
         return shared, per_client, private, data
 
     def _samples(self, clients: int, length: int) -> Batch:
-        return Batch(*(v.new_empty(clients, length, *v.shape[1:]) for v in self.example))
+        return self.example.map_rows(lambda v: v.new_empty(clients, length, *v.shape[1:]))

@@ -100,8 +100,7 @@ class Reader:
     """
 
     def __init__(self, task: Task, types: Types, limits: Limits) -> None:
-        trained = (p for p in task.module.named_parameters() if p[1].requires_grad)
-        self.model: Params = {name: p.detach() for name, p in trained}
+        self.model: Params = task.travelling(task.module)
         self.types = types
         self.limits = limits
         self.number_types = {task.dtype, *NUMBER_TYPES}

@@ -70,7 +70,8 @@ def plan_for(task: Task, roster: Roster, cores: int | None = None) -> Plan:
 
     Tiny models run thousands of clients at once, with one worker if that is all of them. Models
     with convolutions run in a loop, because `vmap` makes grouped convolutions, which are slower on
-    CPUs. For other models chunks are small enough that models and samples stay in the cache.
+    CPUs, and so do models that `vmap` has no rules for. For other models chunks are small enough
+    that models and samples stay in the cache.
 
     Args:
         task: Model and loss.
@@ -84,6 +85,8 @@ def plan_for(task: Task, roster: Roster, cores: int | None = None) -> Plan:
 def _divide_work(task: Task, roster: Roster, cores: int) -> Plan:
     """Choose the chunk size and the number of workers."""
     rows = max(1, MAX_CHUNK_NUMBERS // numbers_per_row(task, roster))
+    if task.needs_loop:
+        return Plan(vectorise=False, chunk=8, workers=cores, rows=rows)
     if task.device.type != "cpu":
         return Plan(vectorise=True, chunk=64, workers=1, rows=rows)
     if any(isinstance(m, CONVOLUTIONS) for m in task.module.modules()):

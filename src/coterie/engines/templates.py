@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,11 +16,27 @@ from coterie.core.trees import tree_leaves, tree_map, tree_structure
 from coterie.data.roster import Roster
 
 
+def map_clients(task: Task, fn: Callable[..., Any], shared: Any, rows: tuple[Any, ...]) -> Any:
+    """Run a client function on all clients at once, with `vmap` if the model permits it.
+
+    Args:
+        task: The model.
+        fn: Takes `shared` and one client's rows.
+        shared: The same for all clients.
+        rows: Trees with leaves [clients, ...]; of one client if the model cannot be vectorised.
+    """
+    if not task.needs_loop:
+        return vmap(fn, in_dims=(None, *[0] * len(rows)))(shared, *rows)
+    found = fn(shared, *tree_map(lambda v: v[0], rows))
+    return tree_map(lambda v: v[None], found)
+
+
 class UploadTemplates:
     """Makes the template of a call by running its function on two samples of an artificial client.
 
-    It runs under `vmap`, so a function that cannot be vectorised fails on every engine. Templates
-    are cached by function, static arguments and shapes.
+    It runs under `vmap`, so a function that cannot be vectorised fails on every engine, unless the
+    model needs the loop as recurrent layers do. Templates are cached by
+    function, static arguments and shapes.
     """
 
     def __init__(self, task: Task, roster: Roster, method: Algorithm, initial_payload: Any) -> None:
@@ -53,7 +70,7 @@ class UploadTemplates:
             return call.fn(self.task, shared, *rows, **call.static)
 
         try:
-            up, after = vmap(one, in_dims=(None, 0, 0, 0))(call.shared, per_client, private, data)
+            up, after = map_clients(self.task, one, call.shared, (per_client, private, data))
         except RuntimeError as e:
             if "vmap" in str(e) or "random" in str(e):
                 reason = str(e).strip().splitlines()[0]

@@ -104,8 +104,7 @@ class CFLMGD(IFCA):
 
     # ------------------------------------------------------------------ one client
     def enroll(self, task: Task, initial_payload: Any, data: Data) -> CFLMGDClientState:
-        parameters = task.module.named_parameters()
-        zero = {k: torch.zeros_like(v).detach() for k, v in parameters if v.requires_grad}
+        zero = zeros(task.travelling(task.module))
         keeps_gradient = self.order == "model_first" and self.average == "gradients"
         return CFLMGDClientState(
             momentum=zero if self.momentum_of == "client" else {},

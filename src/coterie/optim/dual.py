@@ -130,7 +130,7 @@ def dual_steps(
             strength=strength,
             centre=None if centre is w else centre,
             outputs=None if in_order else outputs,
-            own=batches.own,
+            own=batches.own._replace(key=()),  # models that draw have no first layer
             gram=() if in_order else batches.gram,
             order=make_order(steps, batches.own, written_out=in_order),
         )
@@ -167,7 +167,7 @@ def dual_update(
         strength=strength_tensor(ProximalTerm(pull, w, 0.0), task) if pull else None,
         centre=None,
         outputs=outputs,
-        own=batches.own,
+        own=batches.own._replace(key=()),
         gram=batches.gram,
         order=make_order(steps, batches.own),
     )
@@ -274,7 +274,7 @@ def _samples_and_steps(
         )
         return x, _gram(x, given.gram), (BlockStep(everything, batch) for batch in batches)
     numbers = global_indices(given.order.rows, x.shape[1])
-    used = Batch(*(take_rows(v, numbers.flatten()) for v in own._replace(x=own.mask)))
+    used = own._replace(x=own.mask).map_rows(lambda v: take_rows(v, numbers.flatten()))
     if layout.in_order:
         used = used._replace(x=take_rows(own.x, numbers.flatten()))
         return used.x.flatten(2), None, _steps_in_order(layout, used, given)
@@ -301,7 +301,8 @@ def _steps_on_all_samples(
 
 def _split(used: Batch, layout: BlockLayout) -> Iterator[Batch]:
     """One batch for each step."""
-    return (Batch(*leaves) for leaves in zip(*(v.split(layout.sizes, 1) for v in used)))
+    parts = [v.split(layout.sizes, 1) for v in (used.x, used.y, used.mask, used.weight)]
+    return (Batch(*leaves) for leaves in zip(*parts))
 
 
 def _samples_for_rest(task: Task, x: Tensor, at: Tensor) -> Tensor:

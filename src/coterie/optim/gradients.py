@@ -24,13 +24,13 @@ aten = torch.ops.aten
 
 
 # ------------------------------------------------------------------------------ losses
-def losses_of_models(task: Task, params: Params, batch: Batch) -> Tensor:
-    """The loss of each client's model on its batch, [c]."""
+def training_losses_of_models(task: Task, params: Params, batch: Batch) -> tuple[Tensor, Params]:
+    """(loss [c], new running statistics) of each client's model on its batch, in training mode."""
     if task.layers is None:
-        losses: Tensor = vmap(task.loss)(params, batch)
-        return losses
+        found: tuple[Tensor, Params] = vmap(task.training_loss)(params, batch)
+        return found
     outputs = _through(task.layers, params, batch.x.flatten(2))
-    return _mean_losses(task, outputs, batch)
+    return _mean_losses(task, outputs, batch), {}
 
 
 def losses_from_first_outputs(task: Task, z: Tensor, params: Params, batch: Batch) -> Tensor:

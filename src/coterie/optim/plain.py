@@ -15,8 +15,13 @@ from torch import Tensor
 from coterie.core.client_data import Drawn, Repeat
 from coterie.core.params import Params, as_column, zeros
 from coterie.core.task import Batch, Task
+from coterie.core.trees import tree_map
 from coterie.optim.batching import batch_clients
-from coterie.optim.gradients import gradients_of_models, has_manual_backward, losses_of_models
+from coterie.optim.gradients import (
+    gradients_of_models,
+    has_manual_backward,
+    training_losses_of_models,
+)
 from coterie.optim.steps import (
     ALL_ROWS,
     MAX_STEPS,
@@ -76,11 +81,18 @@ def plain_steps(
     """
     strength = strength_tensor(proximal, task)
     centre = None if proximal is None else proximal.centre
-    for group in group_steps(batches):
+    for group in group_steps(task, batches):
         given = PlainStart(w, u, strength, centre, group.batch, group.order)
-        compute = partial(_steps, task, solver, clip, group.sizes)
+        compute = partial(_steps, task, solver, clip, group.steps)
         w, u = batch_clients(compute, given, task.execution)
     return w, u
+
+
+class StepSizes(NamedTuple):
+    """The sizes of some steps, and their place in a local training."""
+
+    sizes: tuple[int, ...]  # batch size of each step
+    first: int | None  # number of the first step; None: a single batch of unknown number
 
 
 class StepGroup(NamedTuple):
@@ -88,25 +100,32 @@ class StepGroup(NamedTuple):
 
     batch: Batch
     order: Order
-    sizes: tuple[int, ...]  # batch size of each step
+    steps: StepSizes
 
 
-def group_steps(batches: Repeat | Iterable[Batch]) -> Iterator[StepGroup]:
+def group_steps(task: Task, batches: Repeat | Iterable[Batch]) -> Iterator[StepGroup]:
     """Yield the steps in groups."""
+
+    def without_key(batch: Batch) -> Batch:
+        return batch if task.is_random else batch._replace(key=())
+
     if isinstance(batches, Repeat):
-        yield StepGroup(batches.batch, ALL_ROWS, (len(batches.batch.mask),) * batches.times)
+        sizes = (len(batches.batch.mask),) * batches.times
+        yield StepGroup(without_key(batches.batch), ALL_ROWS, StepSizes(sizes, 0))
         return
     if not isinstance(batches, Drawn):
         for batch in batches:
-            yield StepGroup(batch, ALL_ROWS, (len(batch.mask),))
+            sizes = (len(batch.mask),)
+            yield StepGroup(without_key(batch), ALL_ROWS, StepSizes(sizes, None))
         return
-    own = batches.own
-    for steps in in_blocks(batches.steps(), MAX_STEPS):
-        yield StepGroup(own, make_order(steps, own), step_sizes(steps, own))
+    own = without_key(batches.own)
+    for number, steps in enumerate(in_blocks(batches.steps(), MAX_STEPS)):
+        place = StepSizes(step_sizes(steps, own), number * MAX_STEPS)
+        yield StepGroup(own, make_order(steps, own), place)
 
 
 def _steps(
-    task: Task, solver: Solver, clip: float | None, sizes: tuple[int, ...], given: PlainStart
+    task: Task, solver: Solver, clip: float | None, steps: StepSizes, given: PlainStart
 ) -> WithMomentum:
     """(w, u) of all clients after the steps."""
     w = copy_for_steps(given.w)
@@ -114,48 +133,73 @@ def _steps(
     if solver.beta is not None:
         momentum = zeros(w) if given.u is None else dict(given.u)
     centre = given.w if given.centre is None else given.centre
-    for batch in task.execution.limit_steps(iterate_batches(sizes, given.batch, given.order)):
-        g = gradients(task, w, batch)
+    trained = {k: v for k, v in w.items() if k not in task.averaged}
+    for batch in task.execution.limit_steps(iterate_batches(steps, given.batch, given.order)):
+        g, statistics = gradients(task, w, batch)
         rule = make_rule(solver, given.strength, batch.mask)
-        g = regularised_gradients(solver, rule, w, g, centre)
+        g = regularised_gradients(solver, rule, trained, g, centre)
         if clip is not None:
             g = clip_gradients(g, clip)
-        step_in_place(solver, rule, w, momentum, g)
+        step_in_place(solver, rule, trained, momentum, g)
+        replace_statistics(w, statistics, batch)
     if not momentum:
         return restore_layout(w), None
     return restore_layout(w), restore_layout(momentum)
 
 
-def iterate_batches(sizes: tuple[int, ...], own: Batch, order: Order) -> Iterator[Batch]:
+def replace_statistics(w: Params, statistics: Params, batch: Batch) -> None:
+    """Write new running statistics into w, except of clients whose batch is all padding."""
+    if not statistics:
+        return
+    is_real = batch.mask.sum(1) > 0
+    for name, new in statistics.items():
+        w[name] = torch.where(as_column(is_real, new), new, w[name])
+
+
+def iterate_batches(group: StepSizes, own: Batch, order: Order) -> Iterator[Batch]:
     """Yield the batch of each step, for all clients."""
+    sizes, first = group
+    if first is None:  # one batch, which has its step's random numbers
+        yield mask_padding(own, order.is_real, 0)
+        return
     if order.rows is None:
         for step in range(len(sizes)):
-            yield mask_padding(own, order.is_real, step)
+            yield mask_padding(own.at_step(first + step), order.is_real, step)
         return
     numbers = global_indices(order.rows, own.mask.shape[1])
     for step, at in enumerate(numbers.split(sizes, 1)):
-        batch = Batch(*(take_rows(v, at.flatten()) for v in own))
-        yield mask_padding(batch, order.is_real, step)
+        rows = at.flatten()
+        batch = own.map_rows(partial(take_rows, at=rows))
+        yield mask_padding(batch.at_step(first + step), order.is_real, step)
 
 
-def gradients(task: Task, w: Params, batch: Batch) -> Params:
-    """∇f of each client: the gradient of the summed losses, since clients share no model."""
+def gradients(task: Task, w: Params, batch: Batch) -> tuple[Params, Params]:
+    """(∇f of the trained parameters, new running statistics) of each client.
+
+    ∇f is the gradient of the summed losses, since clients share no model.
+    """
     if has_manual_backward(task):
-        return gradients_of_models(task, w, batch)
-    values = [v.detach().requires_grad_() for v in w.values()]
+        return gradients_of_models(task, w, batch), {}
+    names = [k for k in w if k not in task.averaged]
+    values = [w[k].detach().requires_grad_() for k in names]
     with torch.enable_grad():
-        losses = losses_of(task, dict(zip(w, values)), batch)
+        losses, statistics = losses_of(task, {**w, **dict(zip(names, values))}, batch)
         found = torch.autograd.grad(losses.sum(), values, materialize_grads=True)
-    return dict(zip(w, found))
+    return dict(zip(names, found)), statistics
 
 
-def losses_of(task: Task, w: Params, batch: Batch) -> Tensor:
-    """The loss of each client, [c]. One client avoids `vmap`, where convolutions are slow."""
+def losses_of(task: Task, w: Params, batch: Batch) -> tuple[Tensor, Params]:
+    """(loss, new running statistics) of each client, [c, ...].
+
+    One client avoids `vmap`, where convolutions are slow.
+    """
     if len(batch.mask) > 1:
-        return losses_of_models(task, w, batch)
-    alone = Batch(with_channels_last(batch.x)[0], *(v[0] for v in batch[1:]))
+        return training_losses_of_models(task, w, batch)
+    batch = batch._replace(x=with_channels_last(batch.x))
+    alone = tree_map(lambda v: v[0], batch)
     # `squeeze` rather than v[0], because its gradient is a view
-    return task.loss({k: v.squeeze(0) for k, v in w.items()}, alone)[None]
+    loss, statistics = task.training_loss({k: v.squeeze(0) for k, v in w.items()}, alone)
+    return loss[None], {k: v[None] for k, v in statistics.items()}
 
 
 def copy_for_steps(params: Params) -> Params:
@@ -253,15 +297,15 @@ def adam_steps(
     """(w, state) after one step per batch."""
     strength = strength_tensor(proximal, task)
     centre = None if proximal is None else proximal.centre
-    for group in group_steps(batches):
+    for group in group_steps(task, batches):
         given = AdamStart(w, state, strength, centre, group.batch, group.order)
-        compute = partial(_adam_steps, task, solver, clip, group.sizes)
+        compute = partial(_adam_steps, task, solver, clip, group.steps)
         w, state = batch_clients(compute, given, task.execution)
     return w, state
 
 
 def _adam_steps(
-    task: Task, solver: Solver, clip: float | None, sizes: tuple[int, ...], given: AdamStart
+    task: Task, solver: Solver, clip: float | None, steps: StepSizes, given: AdamStart
 ) -> tuple[Params, Moments]:
     """(w, state) of all clients after the steps."""
     w = copy_for_steps(given.w)
@@ -271,15 +315,17 @@ def _adam_steps(
         given.state.steps.clone(),
     )
     centre = given.w if given.centre is None else given.centre
-    for batch in task.execution.limit_steps(iterate_batches(sizes, given.batch, given.order)):
-        g = gradients(task, w, batch)
+    trained = {k: v for k, v in w.items() if k not in task.averaged}
+    for batch in task.execution.limit_steps(iterate_batches(steps, given.batch, given.order)):
+        g, statistics = gradients(task, w, batch)
         g = regularised_gradients(
-            solver, make_rule(solver, given.strength, batch.mask), w, g, centre
+            solver, make_rule(solver, given.strength, batch.mask), trained, g, centre
         )
         if clip is not None:
             g = clip_gradients(g, clip)
         is_real = (batch.mask.sum(1) > 0).to(state.steps)
         _adam_step_in_place(w, state, g, solver.lr, is_real)
+        replace_statistics(w, statistics, batch)
     return restore_layout(w), Moments(
         restore_layout(state.first), restore_layout(state.second), state.steps
     )

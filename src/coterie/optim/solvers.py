@@ -287,6 +287,9 @@ def adam(
 def gradient(task: Task, w: Params, batch: Batch, how: Local) -> Params:
     """The gradient that one step of `sgd` would follow: ∇f at w with l2 and clipping.
 
+    Running statistics of batch norms have no gradient: their entry is what a step of size `how.lr`
+    moves to their new values.
+
     Args:
         task: Model and loss.
         w: The model.
@@ -304,10 +307,14 @@ def gradient(task: Task, w: Params, batch: Batch, how: Local) -> Params:
         >>> ct.optim.gradient(task, w, batch, ct.Local())
         {'weight': tensor([[-10.]])}
     """
-    g = add_proximal(grad(task.loss)(w, batch), w, make_proximal(0.0, None, how.l2))
-    if how.clip is None:
-        return g
-    return scale((how.clip / norm(g).clamp(min=1e-12)).clamp(max=1.0), g)
+    trained = {k: v for k, v in w.items() if k not in task.averaged}
+    loss = lambda values: task.training_loss({**w, **values}, batch)
+    g, statistics = grad(loss, has_aux=True)(trained)
+    g = add_proximal(g, trained, make_proximal(0.0, None, how.l2))
+    if how.clip is not None:
+        g = scale((how.clip / norm(g).clamp(min=1e-12)).clamp(max=1.0), g)
+    towards_statistics = {k: (w[k] - new) / how.lr for k, new in statistics.items()}
+    return {k: {**g, **towards_statistics}[k] for k in w}
 
 
 def each(batches: Batches) -> Iterator[Batch]:
