@@ -39,6 +39,8 @@ from coterie.core.declarations import UploadContext as UploadContext
 from coterie.core.declarations import Weight as Weight
 from coterie.core.errors import CoterieError
 from coterie.core.params import Params, as_column
+from coterie.core.schedules import schedule_factor
+from coterie.core.settings import SOLVERS as SOLVERS
 from coterie.core.settings import Local as Local
 from coterie.core.settings import TunableDefault as TunableDefault
 from coterie.core.settings import at_round as at_round
@@ -378,8 +380,10 @@ class Algorithm:
                 f"clusters is {clusters}: it must lie between 1 and the number of clients, "
                 f"{len(sizes)}."
             )
-        if isinstance(self, Local) and task.norm_values == 1:
-            _check_rows_of_batches(self, sizes)
+        if isinstance(self, Local):
+            schedule_factor(self.schedule, 1)
+            if task.norm_values == 1:
+                _check_rows_of_batches(self, sizes)
 
     # -- on the server
     def start(self, task: Task, clients: int, seed: int) -> tuple[State, Any]:

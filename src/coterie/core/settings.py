@@ -10,9 +10,11 @@ import inspect
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from numbers import Integral, Real
 from typing import Any, TypeVar
 
 from coterie.core.errors import CoterieError, unknown_name
+from coterie.core.schedules import schedule_factor
 
 # names of version 0.2, which methods in users' files may have
 OLD_LIMITS = {"above": "gt", "least": "ge", "below": "lt", "most": "le", "words": "literals"}
@@ -70,6 +72,9 @@ class TunableDefault(float):
 # step sizes in units of the inverse curvature: half of it limits client drift, 2 would diverge
 STEP_FRACTION = 0.5
 STABILITY_LIMIT = 1.9
+# optimizers; `optim/optimizers.py` defines them and can add others
+SOLVERS = ["sgd", "heavy_ball", "nesterov", "adam", "adamw", "rmsprop", "adagrad"]
+SCALED_BY_GRADIENTS = ("adam", "adamw", "rmsprop", "adagrad")  # whose steps do not grow with them
 DEFAULT_TABLE_L2 = 0.02  # regularises a site of few rows, and has little effect on many
 
 
@@ -98,8 +103,14 @@ class Local:
         ge=0,
     )
     clip: float | None = setting(None, "maximum gradient norm", gt=0)
-    solver: str = setting("sgd", "the local optimiser", choices=("sgd", "heavy_ball", "adam"))
-    momentum: float = setting(0.9, "momentum of heavy_ball", ge=0, lt=1)
+    solver: str = setting("sgd", "the local optimizer", choices=SOLVERS)
+    momentum: float = setting(0.9, "momentum of heavy_ball and nesterov", ge=0, lt=1)
+    schedule: str = setting(
+        "constant",
+        "step size by round: exponential:0.99, step:30,0.1, cosine:100, warmup:5+cosine:100; "
+        "in Python also a function of the round",
+    )
+    accumulate: int = setting(1, "batches whose mean gradient makes one step", ge=1)
 
     def fit_step_sizes(self: L, curvature: float, clients: int) -> L:
         """Fit the step sizes of a linear model to the data; only `TunableDefault`s change.
@@ -109,7 +120,7 @@ class Local:
             clients: Number of clients.
         """
         changes: dict[str, float] = {}
-        if isinstance(self.lr, TunableDefault) and self.solver != "adam":
+        if isinstance(self.lr, TunableDefault) and self.solver not in SCALED_BY_GRADIENTS:
             changes["lr"] = STEP_FRACTION / curvature
         if isinstance(self.l2, TunableDefault):
             lr = changes.get("lr", self.lr)
@@ -176,15 +187,18 @@ def check_setting_names(cls: type, name: str, given: Iterable[str]) -> None:
 def at_round(method: M, round: int) -> M:
     """The method with the step size of a round, also in fields that are methods.
 
-    The step size of `Local` is multiplied by `decay` after each round from 1 on.
+    The step size of `Local` is multiplied by `decay` after each round from 1 on, and by the factor
+    of its schedule.
     """
     changes: dict[str, Any] = {}
     for f in fields(method):  # type: ignore[arg-type]
         value = getattr(method, f.name)
         if is_dataclass(value):
             changes[f.name] = at_round(value, round)
-    if isinstance(method, Local) and method.decay != 1 and round > 1:
-        changes["lr"] = method.lr * method.decay ** (round - 1)
+    if isinstance(method, Local):
+        factor = method.decay ** max(round - 1, 0) * schedule_factor(method.schedule, round)
+        if factor != 1:
+            changes["lr"] = method.lr * factor
     if not changes:
         return method
     return replace(method, **changes)  # type: ignore[type-var]
@@ -219,9 +233,9 @@ def _check_value(what: str, value: Any, limits: Mapping[str, Any], kind: str) ->
             allowed = " or ".join(("a number", *words))
             raise CoterieError(f"{what} is {value!r}: it must be {allowed}.")
         return
-    if is_number and (isinstance(value, bool) or not isinstance(value, int | float)):
+    if is_number and (isinstance(value, bool) or not isinstance(value, Real)):
         raise CoterieError(f"{what} is {value!r}: it must be a number.")
-    if kind.startswith("int") and is_number and not isinstance(value, int):
+    if kind.startswith("int") and is_number and not isinstance(value, Integral):
         raise CoterieError(f"{what} is {value}: it must be a whole number.")
     for word, (sign, holds) in BOUNDS.items():
         if word in limits and not holds(value, limits[word]):

@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.contract import (
+    SOLVERS,
     Algorithm,
     Ask,
     Data,
@@ -81,9 +82,7 @@ class FedBCD(Local, Algorithm):
     )
     batch: int | None = setting(32, "rows per step; none: all the client's rows", ge=1)
     l2: float = setting(1e-4, "weight decay in local steps, not on biases", ge=0)
-    solver: str = setting(
-        "heavy_ball", "the local optimiser", choices=("sgd", "heavy_ball", "adam")
-    )
+    solver: str = setting("heavy_ball", "the local optimiser", choices=SOLVERS)
     rho: float = setting(1.0, "strength ρ of ρ‖x − z‖²", ge=0)
     mixing: float = setting(1.0, "a: step of z towards the mean of the personal models", gt=0, le=1)
 

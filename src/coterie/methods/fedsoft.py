@@ -63,6 +63,7 @@ from torch import Tensor
 from torch.func import grad
 
 from coterie.core.contract import (
+    SOLVERS,
     Algorithm,
     Ask,
     Data,
@@ -93,7 +94,7 @@ from coterie.core.params import (
 from coterie.core.task import Batch, Task
 from coterie.methods import held_out
 from coterie.methods.start_from import load_centres
-from coterie.optim import Moments, adam, each, heavy_ball, moments, sgd
+from coterie.optim import Moments, adam, descend, each, heavy_ball, moments
 
 
 class FedSoftState(NamedTuple):
@@ -150,7 +151,7 @@ class FedSoft(Local, Algorithm):
         False, "note Σ_k h_k(w_k) in each round (one more pass over the rows)"
     )
     lr: float = setting(0.005, "step size", gt=0)
-    solver: str = setting("adam", "the local optimiser", choices=("sgd", "heavy_ball", "adam"))
+    solver: str = setting("adam", "the local optimiser", choices=SOLVERS)
 
     # ------------------------------------------------------------------ one client
     def enroll(self, task: Task, start: Params, data: Data) -> FedSoftClientState:
@@ -328,6 +329,11 @@ class FedSoft(Local, Algorithm):
             raise CoterieError(
                 "clusters is 1, and a mixture needs at least 2 centres: use 2 or more, or fedprox."
             )
+        if self.keep_solver and self.solver not in ("sgd", "heavy_ball", "adam"):
+            raise CoterieError(
+                f"keep_solver keeps the state of heavy_ball and adam, not of {self.solver}: use "
+                "one of these, or keep_solver=False."
+            )
         if self.select is not None and not self.replace and self.select > len(sizes):
             raise CoterieError(
                 f"select is {self.select}: without replacement at most all {len(sizes)} clients "
@@ -381,7 +387,7 @@ class Proximal(NamedTuple):
                 self.task, w, state, batches, how, beta, pull=pull, towards=towards
             )
         else:
-            w = sgd(self.task, w, batches, how, pull=pull, towards=towards)
+            w = descend(self.task, w, batches, how, pull=pull, towards=towards)
         return me._replace(model=w, solver=state if how.keep_solver else ())
 
     def solve_inexactly(

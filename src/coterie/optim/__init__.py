@@ -1,20 +1,24 @@
 """Local training: small, pure solvers that all methods share."""
 
 from coterie.optim.low_rank import stack_models
-from coterie.optim.plain import Moments, moments
+from coterie.optim.optimizers import OPTIMIZERS, StepInfo, register_optimizer
 from coterie.optim.solvers import (
+    Moments,
     adam,
     descend,
     descend_from,
     each,
     gradient,
     heavy_ball,
+    moments,
     sgd,
     walk,
 )
 
 __all__ = [
+    "OPTIMIZERS",
     "Moments",
+    "StepInfo",
     "adam",
     "descend",
     "descend_from",
@@ -22,6 +26,7 @@ __all__ = [
     "gradient",
     "heavy_ball",
     "moments",
+    "register_optimizer",
     "sgd",
     "stack_models",
     "walk",

@@ -1,6 +1,7 @@
 """Plain local steps: the gradient of all parameters on a batch, and a step along it.
 
-Gradient descent, heavy ball and Adam, for all clients at once and in place (`optim/batching.py`).
+Gradient descent and heavy ball, for all clients at once and in place (`optim/batching.py`); other
+optimizers are in `optim/optimizers.py`.
 """
 
 from __future__ import annotations
@@ -40,9 +41,6 @@ from coterie.optim.steps import (
     strength_tensor,
     take_rows,
 )
-
-BETA_1, BETA_2 = 0.9, 0.999  # of Adam
-EPSILON = 1e-8
 
 
 class PlainStart(NamedTuple):
@@ -233,117 +231,3 @@ def clip_gradients(g: Params, limit: float) -> Params:
     squares = torch.stack([v.flatten(1).square().sum(1) for v in g.values()]).sum(0)
     shrink = (limit / squares.sqrt().clamp(min=1e-12)).clamp(max=1.0)
     return {k: as_column(shrink, v) * v for k, v in g.items()}
-
-
-# ------------------------------------------------------------------------------ Adam
-class Moments(NamedTuple):
-    """The state of Adam, for methods that keep it longer than one local training.
-
-    Args:
-        first: Exponential mean m of the gradients.
-        second: Exponential mean v of their squares.
-        steps: The number of steps t.
-
-    Example:
-        >>> import torch, coterie as ct
-        >>> state = ct.optim.moments({"w": torch.ones(2)})
-        >>> state.second, state.steps
-        ({'w': tensor([0., 0.])}, tensor(0.))
-    """
-
-    first: Params
-    second: Params
-    steps: Tensor
-
-
-def moments(w: Params) -> Moments:
-    """The state of Adam before its first step.
-
-    Args:
-        w: The model that will be trained.
-
-    Returns:
-        Zeros like `w`, and step 0.
-
-    Example:
-        >>> import torch, coterie as ct
-        >>> ct.optim.moments({"w": torch.ones(2)}).first
-        {'w': tensor([0., 0.])}
-    """
-    some = next(iter(w.values()))
-    return Moments(zeros(w), zeros(w), torch.zeros((), dtype=some.dtype, device=some.device))
-
-
-class AdamStart(NamedTuple):
-    """The arguments of some steps. For all clients each leaf is [c, ...]."""
-
-    w: Params
-    state: Moments
-    strength: Tensor | None  # of the proximal term
-    centre: Params | None
-    batch: Batch
-    order: Order  # which samples of the batch each step takes
-
-
-def adam_steps(
-    task: Task,
-    w: Params,
-    state: Moments,
-    batches: Repeat | Iterable[Batch],
-    solver: Solver,
-    proximal: ProximalTerm | None,
-    clip: float | None,
-) -> tuple[Params, Moments]:
-    """(w, state) after one step per batch."""
-    strength = strength_tensor(proximal, task)
-    centre = None if proximal is None else proximal.centre
-    for group in group_steps(task, batches):
-        given = AdamStart(w, state, strength, centre, group.batch, group.order)
-        compute = partial(_adam_steps, task, solver, clip, group.steps)
-        w, state = batch_clients(compute, given, task.execution)
-    return w, state
-
-
-def _adam_steps(
-    task: Task, solver: Solver, clip: float | None, steps: StepSizes, given: AdamStart
-) -> tuple[Params, Moments]:
-    """(w, state) of all clients after the steps."""
-    w = copy_for_steps(given.w)
-    state = Moments(
-        copy_for_steps(given.state.first),
-        copy_for_steps(given.state.second),
-        given.state.steps.clone(),
-    )
-    centre = given.w if given.centre is None else given.centre
-    trained = {k: v for k, v in w.items() if k not in task.averaged}
-    for batch in task.execution.limit_steps(iterate_batches(steps, given.batch, given.order)):
-        g, statistics = gradients(task, w, batch)
-        g = regularised_gradients(
-            solver, make_rule(solver, given.strength, batch.mask), trained, g, centre
-        )
-        if clip is not None:
-            g = clip_gradients(g, clip)
-        is_real = (batch.mask.sum(1) > 0).to(state.steps)
-        _adam_step_in_place(w, state, g, solver.lr, is_real)
-        replace_statistics(w, statistics, batch)
-    return restore_layout(w), Moments(
-        restore_layout(state.first), restore_layout(state.second), state.steps
-    )
-
-
-def _adam_step_in_place(w: Params, state: Moments, g: Params, lr: float, is_real: Tensor) -> None:
-    """w ← w − lr·m̂/(√v̂ + ε), with m ← β₁·m + (1 − β₁)·g, v ← β₂·v + (1 − β₂)·g².
-
-    is_real: [c], 0 where a batch is all padding and nothing changes, else 1.
-    """
-    state.steps.add_(is_real)
-    t = state.steps.clamp(min=1)
-    length = -lr * is_real / (1 - BETA_1**t)
-    unbiased = 1 / (1 - BETA_2**t)
-    for name, gradient in g.items():
-        first, second = state.first[name], state.second[name]
-        new = as_column(is_real, gradient)
-        first.lerp_(gradient, (1 - BETA_1) * new)
-        second.lerp_(gradient.square(), (1 - BETA_2) * new)
-        below = (second * as_column(unbiased, gradient)).sqrt_().add_(EPSILON)
-        w[name].addcdiv_(first * as_column(length, gradient), below)

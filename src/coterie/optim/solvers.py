@@ -1,4 +1,4 @@
-"""Solvers for local training: gradient descent, heavy ball, Adam.
+"""Solvers for local training: one function per way to train a model on a client's batches.
 
 Each solver takes one step per batch on  f(w) + (pull/2)·‖w − towards‖² + (l2/2)·‖w‖².  A step whose
 batch is all padding changes neither the model nor the solver's state. Solvers are written for one
@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 from torch.func import grad
 
 from coterie.core.client_data import Drawn, Repeat, Sizes, Step
+from coterie.core.errors import CoterieError
 from coterie.core.params import Params, norm, pick, scale, where
 from coterie.core.settings import Local
 from coterie.core.task import Batch, Task
 from coterie.optim.dual import dual_steps, dual_update
 from coterie.optim.forms import choose_form, low_rank_pays, make_shapes
-from coterie.optim.plain import Moments, adam_steps, moments, plain_steps
+from coterie.optim.optimizers import OptimizerState, init_state, optimizer_steps
+from coterie.optim.plain import plain_steps
 from coterie.optim.steps import (
     MAX_STEPS,
     Number,
@@ -72,10 +75,11 @@ def descend(
         >>> ct.optim.descend(task, {"weight": torch.zeros(1, 1)}, data.batches(how), how)
         {'weight': tensor([[1.]])}
     """
-    if how.solver == "adam":
-        return adam(task, w, moments(w), batches, how, pull=pull, towards=towards)[0]
+    proximal = make_proximal(pull, towards, how.l2)
+    if how.solver not in ("sgd", "heavy_ball") or how.accumulate > 1:
+        task.execution.record_form(f"plain: {how.solver} needs the whole gradient")
+        return optimizer_steps(task, w, init_state(how.solver, w), batches, how, proximal)[0]
     if how.solver == "heavy_ball":
-        proximal = make_proximal(pull, towards, how.l2)
         solver = Solver(how.lr, how.momentum, how.l2, keeps_momentum=False)
         return _steps(task, w, None, batches, solver, proximal, clip=how.clip, outputs=outputs)[0]
     return sgd(task, w, batches, how, pull=pull, towards=towards, outputs=outputs)
@@ -139,7 +143,7 @@ def _low_rank_batches(
     it, and fewer operations than with full weights.
     """
     drawn = as_drawn(batches)
-    is_simple = how.solver == "sgd" and not how.l2 and how.clip is None
+    is_simple = how.solver == "sgd" and not how.l2 and how.clip is None and how.accumulate == 1
     if drawn is None or not is_simple or not task.execution.low_rank:
         return None
     if task.first is None or not 0 < drawn.sizes.batches <= MAX_STEPS:
@@ -195,6 +199,9 @@ def sgd(
     """
     solver = Solver(how.lr, None, how.l2)
     proximal = make_proximal(pull, towards, how.l2)
+    if how.accumulate > 1:
+        with_sgd = replace(how, solver="sgd")
+        return optimizer_steps(task, w, init_state("sgd", w), batches, with_sgd, proximal)[0]
     return _steps(
         task, w, None, batches, solver, proximal, clip=how.clip, dual=dual, outputs=outputs
     )[0]
@@ -240,6 +247,11 @@ def heavy_ball(
     """
     solver = Solver(how.lr, beta, how.l2)
     proximal = make_proximal(pull, towards, how.l2)
+    if how.accumulate > 1:
+        start = OptimizerState({"momentum": u}, init_state("sgd", w).steps)
+        with_momentum = replace(how, solver="heavy_ball", momentum=beta)
+        new, end = optimizer_steps(task, w, start, batches, with_momentum, proximal)
+        return new, end.slots["momentum"]
     new, momentum = _steps(
         task, w, u, batches, solver, proximal, clip=how.clip, dual=dual, outputs=outputs
     )
@@ -278,10 +290,50 @@ def adam(
         >>> ct.optim.adam(task, w, ct.optim.moments(w), [batch], ct.Local(lr=0.1))[0]
         {'weight': tensor([[0.1000]])}
     """
-    task.execution.record_form("plain: Adam needs the whole gradient")
-    solver = Solver(how.lr, None, how.l2)
+    task.execution.record_form("plain: adam needs the whole gradient")
+    start = OptimizerState({"first": state.first, "second": state.second}, state.steps)
+    with_adam = replace(how, solver="adam")
     proximal = make_proximal(pull, towards, how.l2)
-    return adam_steps(task, w, state, batches, solver, proximal, how.clip)
+    new, end = optimizer_steps(task, w, start, batches, with_adam, proximal)
+    return new, Moments(end.slots["first"], end.slots["second"], end.steps)
+
+
+class Moments(NamedTuple):
+    """The state of Adam, for methods that keep it longer than one local training.
+
+    Args:
+        first: Exponential mean m of the gradients.
+        second: Exponential mean v of their squares.
+        steps: The number of steps t.
+
+    Example:
+        >>> import torch, coterie as ct
+        >>> state = ct.optim.moments({"w": torch.ones(2)})
+        >>> state.second, state.steps
+        ({'w': tensor([0., 0.])}, tensor(0.))
+    """
+
+    first: Params
+    second: Params
+    steps: Tensor
+
+
+def moments(w: Params) -> Moments:
+    """The state of Adam before its first step.
+
+    Args:
+        w: The model that will be trained.
+
+    Returns:
+        Zeros like `w`, and step 0.
+
+    Example:
+        >>> import torch, coterie as ct
+        >>> ct.optim.moments({"w": torch.ones(2)}).first
+        {'w': tensor([0., 0.])}
+    """
+    state = init_state("adam", w)
+    return Moments(state.slots["first"], state.slots["second"], state.steps)
 
 
 def gradient(task: Task, w: Params, batch: Batch, how: Local) -> Params:
@@ -307,6 +359,11 @@ def gradient(task: Task, w: Params, batch: Batch, how: Local) -> Params:
         >>> ct.optim.gradient(task, w, batch, ct.Local())
         {'weight': tensor([[-10.]])}
     """
+    if how.accumulate > 1:
+        raise CoterieError(
+            f"accumulate is {how.accumulate}, and this method takes steps along single gradients: "
+            "leave it at 1, and use larger batches."
+        )
     trained = {k: v for k, v in w.items() if k not in task.averaged}
     loss = lambda values: task.training_loss({**w, **values}, batch)
     g, statistics = grad(loss, has_aux=True)(trained)

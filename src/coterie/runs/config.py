@@ -244,8 +244,16 @@ def check_options(config: RunConfig, raw: bytes, what: str, remedy: str) -> None
 
 # ------------------------------------------------------------------------------ methods and rosters
 def method_config(method: Algorithm) -> MethodConfig:
-    """Return the config of a method."""
-    return MethodConfig(method.name, asdict(method))  # type: ignore[call-overload]
+    """Return the config of a method; of a function, which JSON cannot hold, only its name."""
+
+    def without_functions(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {name: without_functions(value) for name, value in node.items()}
+        if callable(node):
+            return f"function:{getattr(node, '__qualname__', node)}"
+        return node
+
+    return MethodConfig(method.name, without_functions(asdict(method)))  # type: ignore[call-overload]
 
 
 def restore_method(cls: type[M], settings: dict[str, Any], where: str) -> M:
