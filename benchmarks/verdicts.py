@@ -1,6 +1,15 @@
-"""True and false positives of the verdict "Groups pay": `python benchmarks/verdicts.py`.
+"""How often verdicts are right: `python benchmarks/verdicts.py [groups | claims]`.
 
-On every table of sites, 20 times each with another split:
+`claims` simulates comparisons and counts those in which some method is called worse than the best,
+although all are equal, and how often a method that is worse is found. Scores by site are
+
+    level of the method + site effect (by method) + seed effect (by method) + noise / √(test rows)
+
+and sites have log-normal numbers of test rows. Beside it stand the counts of version 0.2, whose
+intervals were those of single pairs. Results: benchmarks/results/verdicts.md.
+
+`groups` counts true and false positives of the verdict "Groups pay" on every table of sites, 20
+times each with another split:
 * "random": the sites are assigned to three random groups, and each group has its own model;
 * "none": rows are shuffled among sites, so that sites do not differ, and IFCA looks for three
   groups;
@@ -24,7 +33,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from scipy.stats import t as student
 
 import coterie as ct
 from coterie.cli.table import summary_row
@@ -33,10 +44,18 @@ from coterie.data.federation import Ragged
 from coterie.methods.fedavg import FineTuned
 from coterie.methods.grouped import GroupedFedAvg, GroupedState
 from coterie.reporting.comparison import compare_rows
+from coterie.reporting.intervals import (
+    BySeed,
+    PairVariance,
+    ScoresBySite,
+    all_differences,
+    paired_gaps,
+)
 from coterie.reporting.verdict import group_benefit
 from site_tables import TABLES, load
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "verdicts.jsonl"
+CLAIMS = Path(__file__).parent / "results" / "verdicts.md"
 PLANTED = ("exam", "hsb82", "star")  # tables in which groups can be planted that pay
 
 
@@ -99,30 +118,161 @@ def pays(kind: str, name: str, seed: int) -> bool:
     return benefit is not None and benefit.pays
 
 
+# ------------------------------------------------------------------------------ claims
+Scores = dict[str, BySeed]  # by method
+SITE_EFFECT = 0.5  # standard deviation over sites, by method
+NOISE = 1.0  # of a site with the usual number of test rows
+USUAL_ROWS = 20
+
+
+def draw_scores(
+    rng: np.random.Generator,
+    methods: int,
+    sites: int,
+    seeds: int,
+    seed_effect: float = 0.0,
+    worse_by: float = 0.0,
+) -> Scores:
+    """Draw the errors of methods that are equal, but for the last.
+
+    Args:
+        rng: The source of randomness.
+        methods: Number of methods.
+        sites: Number of sites.
+        seeds: Number of seeds.
+        seed_effect: Standard deviation of what a seed does to all sites, by method.
+        worse_by: What the last method's error is higher, in standard errors of its difference from
+            another method (without seed effects).
+    """
+    rows = np.ceil(USUAL_ROWS * rng.lognormal(0, 0.5, sites))
+    noise = NOISE * np.sqrt(USUAL_ROWS / rows)
+    share = rows / rows.sum()
+    error = np.sqrt(2 * (share**2 * (SITE_EFFECT**2 + noise**2 / seeds)).sum())
+    names = tuple(f"s{i}" for i in range(sites))
+    scores: Scores = {}
+    for method in range(methods):
+        level = 10 + (worse_by * error if method == methods - 1 else 0)
+        of_site = level + SITE_EFFECT * rng.standard_normal(sites)
+        scores[f"m{method}"] = {
+            seed: ScoresBySite(
+                names,
+                of_site + seed_effect * rng.standard_normal() + noise * rng.standard_normal(sites),
+                rows,
+            )
+            for seed in range(seeds)
+        }
+    return scores
+
+
+def best_method(scores: Scores) -> str:
+    """Return the method with the lowest mean error over all test rows and seeds."""
+
+    def mean(by_seed: BySeed) -> float:
+        return float(np.mean([np.average(s.values, weights=s.rows) for s in by_seed.values()]))
+
+    return min(scores, key=lambda name: mean(scores[name]))
+
+
+def names_worse(scores: Scores) -> list[str]:
+    """Return the methods that a comparison calls worse than the best."""
+    best = best_method(scores)
+    differences = all_differences(scores)
+    return [name for name in scores if name != best and differences[name, best].is_above]
+
+
+def names_worse_in_0_2(scores: Scores) -> list[str]:
+    """Return the methods that version 0.2 called worse.
+
+    Its bootstrap over sites and seeds, widened like a t-interval of a single pair, is written here
+    with the variance of the bootstrap instead of its draws.
+    """
+    best = best_method(scores)
+    worse = []
+    for name in scores:
+        gaps = paired_gaps(scores[name], scores[best])
+        if name == best or gaps is None:
+            continue
+        pair = PairVariance.of(*gaps)
+        sites = 1 / (pair.weights**2).sum()
+        variance = pair.of_sites + max(pair.of_seeds, 0.0)
+        if pair.mean > student.ppf(0.975, sites - 1) * np.sqrt(variance):
+            worse.append(name)
+    return worse
+
+
+def count_claims(draws: int, out: Path) -> None:
+    """Write the table of false claims and of power."""
+    lines = [
+        "# How often a comparison errs",
+        "",
+        f"`python benchmarks/verdicts.py claims --draws {draws}`: {draws} comparisons per line.",
+        "",
+        'False claims: all methods are equal, and some method is called "worse than the best" '
+        "(family-wise error).",
+        "Power: one method is worse by four standard errors of its difference from another, and is "
+        "called worse.",
+        "Seed effect: standard deviation of what a seed does to all sites alike; the noise of a "
+        f"site is {NOISE:g}, its effect {SITE_EFFECT:g}. One seed says nothing of them: there "
+        "is no such line.",
+        "",
+        "| methods | sites | seeds | seed effect | false claims | in 0.2 | power | in 0.2 |",
+        "| --: | --: | --: | --: | --: | --: | --: | --: |",
+    ]
+    rng = np.random.default_rng(0)
+    for methods in (2, 3, 5, 10):
+        for sites in (5, 15, 100):
+            for seeds in (1, 2, 3, 5):
+                for effect in (0.0, 0.2, 0.6) if seeds > 1 else (0.0,):
+                    how = {"methods": methods, "sites": sites, "seeds": seeds}
+                    how["seed_effect"] = effect
+                    equal = [draw_scores(rng, **how) for _ in range(draws)]
+                    worse = [draw_scores(rng, **how, worse_by=4.0) for _ in range(draws)]
+                    cells = [str(methods), str(sites), str(seeds), f"{effect:g}"]
+                    for judge in (names_worse, names_worse_in_0_2):
+                        false = np.mean([bool(judge(scores)) for scores in equal])
+                        found = np.mean([f"m{methods - 1}" in judge(scores) for scores in worse])
+                        cells += [f"{100 * false:.1f} %", f"{100 * found:.0f} %"]
+                    new_false, new_power, old_false, old_power = cells[4:]
+                    cells[4:] = [new_false, old_false, new_power, old_power]
+                    lines.append(f"| {' | '.join(cells)} |")
+                    print(lines[-1], flush=True)
+    out.write_text("\n".join(lines) + "\n")
+
+
+# ------------------------------------------------------------------------------ groups
 def main() -> None:
-    """Run the missing cells and count the verdicts."""
+    """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("what", nargs="?", choices=["groups", "claims"], default="groups")
+    parser.add_argument("--draws", type=int, help="default: 20 of groups, 1000 of claims")
     parser.add_argument("--kinds", nargs="+", default=["random", "none", "planted"])
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    if args.what == "claims":
+        count_claims(args.draws or 1000, args.out or CLAIMS)
+    else:
+        count_groups(args.draws or 20, args.kinds, args.out or RESULTS)
+
+
+def count_groups(draws: int, kinds: list[str], out: Path) -> None:
+    """Run the missing cells and count the verdicts on groups."""
     logging.disable(logging.WARNING)
     warnings.filterwarnings("ignore")
     said: dict[tuple[str, str, int], bool] = {}
-    if args.out.exists():
-        for line in args.out.read_text().splitlines():
+    if out.exists():
+        for line in out.read_text().splitlines():
             row = json.loads(line)
             said[tuple(row["cell"])] = row["pays"]
-    for seed in range(args.draws):
+    for seed in range(draws):
         for name in TABLES:
-            for kind in args.kinds:
+            for kind in kinds:
                 if (kind, name, seed) in said or (kind == "planted" and name not in PLANTED):
                     continue
                 said[kind, name, seed] = pays(kind, name, seed)
-                with args.out.open("a") as f:
+                with out.open("a") as f:
                     row = {"cell": (kind, name, seed), "pays": said[kind, name, seed]}
                     f.write(json.dumps(row) + "\n")
-    for kind in args.kinds:
+    for kind in kinds:
         counts = Counter(name for (k, name, _), yes in said.items() if k == kind and yes)
         of = sum(k == kind for k, _, _ in said)
         print(f"{kind}: said in {sum(counts.values())} of {of}", dict(counts))

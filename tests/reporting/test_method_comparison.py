@@ -18,8 +18,10 @@ from coterie.reporting.comparison import (
 )
 from coterie.reporting.intervals import ScoreDifference
 from coterie.reporting.verdict import (
+    describe_agreement,
     describe_benefit,
     describe_lead,
+    describe_no_groups,
     describe_verdict,
     group_benefit,
 )
@@ -258,8 +260,8 @@ def test_the_table_has_the_columns_that_any_method_has_and_marks_the_best():
     assert table.marked == (0,)
     assert describe_comparison_table(compared(methods)) == (
         "Accuracy over all test rows, ± standard deviation over the 2 clients; worst 10 %: mean "
-        "over the clients with the worst scores; * best, or level with it: the 95 % interval of "
-        "the difference contains 0, or the scores are equal to three digits."
+        "over the clients with the worst scores; * best, or level with it: no interval says that "
+        "another method is better, or the scores are equal to three digits."
     )
 
 
@@ -275,7 +277,7 @@ def test_the_table_of_several_seeds_has_their_spread_and_sizes_where_they_agree(
     assert comparison_table(compared(methods)).rows[0][2] == "vary"
     legend = describe_comparison_table(compared(methods))
     assert "over 2 seeds, means in the other columns" in legend
-    assert legend.endswith("contains 0, or the scores are equal to three digits.")
+    assert legend.endswith("is better, or the scores are equal to three digits.")
 
 
 def test_balanced_accuracy_is_shown_where_rare_classes_fare_worse():
@@ -284,6 +286,45 @@ def test_balanced_accuracy_is_shown_where_rare_classes_fare_worse():
     assert "balanced" not in comparison_table(compared(methods)).head
     methods["m"][0].history[-1]["balanced_accuracy"] = 0.6
     assert "balanced" in comparison_table(compared(methods)).head
-    assert "always predicting the commonest class: 0.700" in describe_comparison_table(
+    assert "always predicting the commonest class: accuracy 0.700" in describe_comparison_table(
         compared(methods)
     )
+
+
+# ------------------------------------------------------------------------------ groups found
+def test_one_group_is_said_first_and_nothing_else_of_groups():
+    comparison = methods_of(ifca=0.9, fedavg=0.7, local=0.7)
+    assert describe_no_groups(comparison) == ""
+    comparison.runs["ifca"][0]["sizes"] = [8, 0]
+    assert describe_no_groups(comparison) == (
+        "No groups were found: ifca puts all 2 sites together."
+    )
+    assert describe_no_groups(methods_of(fedavg=0.7, local=0.7)) == "", "nobody looked for any"
+
+
+def test_groups_that_other_seeds_do_not_find_are_unstable():
+    comparison = methods_of(seeds=2, ifca=0.90, fedavg=0.70, local=0.80)
+    first, second = comparison.runs["ifca"]
+    first["group_of"] = {"a": 0, "b": 0, "c": 1, "d": 1}
+    second["group_of"] = {"a": 1, "b": 1, "c": 0, "d": 0}
+    benefit = group_benefit(comparison)
+    assert benefit.agreement == 1 and not benefit.is_unstable
+    assert "find the same groups or nearly (ARI 1.00" in describe_agreement(benefit)
+    second["group_of"] = {"a": 0, "b": 1, "c": 0, "d": 1}
+    benefit = group_benefit(comparison)
+    assert benefit.agreement == pytest.approx(-0.5)  # pairs together: 2 and 2, in both: none
+    assert describe_agreement(benefit).startswith("The groups of ifca are unstable: other seeds")
+    assert describe_agreement(group_benefit(methods_of(ifca=0.9, fedavg=0.7))) == ""
+
+
+def test_a_method_that_is_worse_than_any_other_is_not_level_with_the_best():
+    """m is best but uneven; o is surely worse than n, on every site, and so not level."""
+    own = [0.3, -0.3, 0.3, -0.3, 0.3, -0.3, 0.3, -0.3]
+    comparison = methods_of(m=(0.81, own), n=0.80, o=0.75)
+    assert comparison.best == ["m", "n"]
+
+
+def test_an_error_is_at_most_all_of_it_lower():
+    own = [1.9, -1.9, 1.9, -1.9, 1.9, -1.9, 1.9, -1.9]
+    text = describe_lead(methods_of(metric="mse", m=0.2, n=(2.1, own)).lead("m", "n"))
+    assert "to 100.0 %, 8 sites" in text

@@ -68,38 +68,48 @@ def test_engines_agree() -> None:
             np.testing.assert_allclose(first, other, rtol=1e-4)
 
 
-def test_the_margin_is_that_of_the_losses_over_training_rows() -> None:
+def test_the_margin_is_that_of_the_losses_over_test_rows() -> None:
     result = trained()
-    run = result._run
     found = result.trained.membership
     assert found is not None
-    losses = run.ask_clients("losses", run.all_clients, run.method.centres(run.state), ())
-    by_client = torch.zeros_like(losses.report["losses"])
-    by_client[losses.ids] = losses.report["losses"]
-    least, most = by_client.sort(1).values.T
-    np.testing.assert_allclose(found.margin, ((most - least) / least).numpy(), rtol=1e-4)
-    assert (found.second == 1 - result.clusters[-1]).all()
-    assert (found.rows == 40).all()
+    fed = federation()
+    own = result.clusters[-1]
+    (weight,) = (leaf for leaf in result.centres.values() if leaf.dim() == 3)  # [K, 1, 2]
+    (bias,) = (leaf for leaf in result.centres.values() if leaf.dim() == 2)
+    for i in range(len(NAMES)):
+        x, y = fed.test.x[10 * i : 10 * i + 10], fed.test.y[10 * i : 10 * i + 10]
+        losses = ((x @ weight[:, 0].T + bias[:, 0] - y[:, None]) ** 2).mean(0).numpy()
+        mine, other = losses[own[i]], losses[1 - own[i]]
+        assert found.margin[i] == pytest.approx((other - mine) / min(mine, other), rel=1e-3)
+    assert (found.second == 1 - own).all()
+    assert (found.rows == 10).all()
 
 
-def test_rows_that_were_held_out_are_asked_instead() -> None:
-    """The training rows flatter a model; a client with few held-out rows has nothing better."""
-    result = trained(valid=0.3)
-    assert (result.trained.membership.rows == 12).all()
-    result = trained(valid=0.1)
-    assert (result.trained.membership.rows == 36).all()
+def test_only_rows_that_formed_no_group_are_asked() -> None:
+    """12 validation rows decide; of 4 there are too few, and the 10 test rows do."""
+    assert (trained(valid=0.3).trained.membership.rows == 12).all()
+    assert (trained(valid=0.1).trained.membership.rows == 10).all()
+
+
+def test_where_there_are_no_groups_hardly_any_membership_is_sure() -> None:
+    """Twenty clients with the same model: on training rows, most fitted their own group better."""
+    fed = ct.data.linear(clients=20, samples=10, dim=5, clusters=1, noise=1.0, test_samples=20)
+    result = ct.run(ct.IFCA(clusters=3, lr=0.1, init="random"), fed, "linear", rounds=20)
+    assert (result.confidence >= 0.8).mean() < 0.5
 
 
 def test_who_has_too_few_rows_is_not_asked() -> None:
     generator = torch.Generator().manual_seed(0)
-    sizes = {"a": 20, "b": 20, "c": 3}
+    sizes = {"a": 20, "b": 20, "c": 9}
     clients = {}
     for name, size in sizes.items():
         x = torch.randn(size, 2, generator=generator)
         clients[name] = (x, x[:, 0])
-    fed = from_memory(clients, test={"a": clients["a"], "b": clients["b"]})
-    result = ct.run(METHOD, fed, "linear", rounds=2, min_rows_to_report=5)
+    fed = from_memory(clients, test=clients)
+    result = ct.run(METHOD, fed, "linear", rounds=2)
     assert np.isnan(result.confidence).tolist() == [False, False, True]
+    few = from_memory(clients, test={name: (x[:9], y[:9]) for name, (x, y) in clients.items()})
+    assert ct.run(METHOD, few, "linear", rounds=2).confidence is None
 
 
 def test_an_own_group_that_fits_worse_has_a_negative_margin() -> None:

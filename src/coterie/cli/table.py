@@ -17,7 +17,7 @@ from coterie.cli.messages import escape_controls
 from coterie.core.errors import Diverged
 from coterie.core.version import __version__
 from coterie.data.roster import natural_key
-from coterie.metrics import Row, main_metric
+from coterie.metrics import Row, find_comparison_metric, main_metric
 from coterie.reporting.comparison import (
     Comparison,
     average,
@@ -28,7 +28,14 @@ from coterie.reporting.comparison import (
     spread,
 )
 from coterie.reporting.predictions import compare_with_constant, describe_constant_baseline
-from coterie.reporting.verdict import describe_benefit, describe_verdict, group_benefit
+from coterie.reporting.run_records import has_fixed_clients
+from coterie.reporting.verdict import (
+    describe_agreement,
+    describe_benefit,
+    describe_no_groups,
+    describe_verdict,
+    group_benefit,
+)
 from coterie.result import Result
 from coterie.runs.config import encode_readable
 from coterie.runs.tables import GROUPS
@@ -41,6 +48,7 @@ NOT_SCORES = (
     "clipped",
     "free_riders",
 )  # in a row of metrics
+NOT_PRINTED = ("by_site", "group_of")  # in JSON: scores of sites, and groups in another form
 LINE = 110  # characters of a line of text under the table
 WIDE = 400  # characters of a line of the table outside terminals: no line is wrapped
 MAX_GROUPS = 12  # up to this many groups, their members are listed; else their sizes
@@ -74,7 +82,12 @@ def summary_row(result: Result) -> Row:
         "clipped": sum(len(row.get("clipped", [])) for row in result.history),
         "warnings": result.warnings,
         "members": group_members(result),
-        "by_site": site_scores(result.names, result.per_client, main_metric(kind)),
+        "group_of": group_of_site(result),
+        "by_site": site_scores(
+            result.names,
+            result.per_client,
+            find_comparison_metric(result.per_client) or main_metric(kind),
+        ),
         "doubtful": doubtful_members(result),
         "seconds": sum(row["seconds"] for row in result.history),
         "bytes_down": sum(row["bytes_down"] for row in result.history),
@@ -92,6 +105,14 @@ def group_members(result: Result) -> dict[str, list[str]] | None:
         names = [result.names[i] for i in (groups == number).nonzero()[0]]
         members[str(number)] = sorted(names, key=natural_key)
     return members
+
+
+def group_of_site(result: Result) -> dict[str, int] | None:
+    """Return the group of each client, to be compared between seeds; None if seeds differ."""
+    groups = result.trained.hard_groups
+    if groups is None or not has_fixed_clients(result.trained.roster.source):
+        return None
+    return dict(zip(result.names, groups.tolist()))
 
 
 def doubtful_members(result: Result) -> dict[str, float] | None:
@@ -115,7 +136,7 @@ def print_json(runs: Sequence[Row], failures: Sequence[Diverged]) -> None:
         methods = {method: over_seeds(rows) for method, rows in comparison.runs.items()}
     document = {
         "coterie": __version__,
-        "runs": [{k: v for k, v in run.items() if k != "by_site"} for run in runs],
+        "runs": [{k: v for k, v in run.items() if k not in NOT_PRINTED} for run in runs],
         "methods": methods,
         "conclusions": conclusions,
         "failures": [str(failure) for failure in failures],
@@ -180,21 +201,22 @@ def print_table(runs: Sequence[Row]) -> None:
 
 
 def describe_conclusions(comparison: Comparison) -> list[str]:
-    """State the best method, whether groups help, and which models are useless, as in the report.
+    """State whether groups help, the best method, and which models are useless, as in the report.
 
     For a single method, only the last, and the verdict if it diverged.
     """
     sentences = []
-    verdict = describe_verdict(comparison)
-    if verdict and (len(comparison.runs) > 1 or comparison.diverged):
-        sentences.append(verdict)
     benefit = group_benefit(comparison)
     if benefit is not None:
-        sentences.append(describe_benefit(benefit))
+        sentences += [describe_benefit(benefit), describe_agreement(benefit)]
+    elif len(comparison.runs) > 1:
+        sentences.append(describe_no_groups(comparison))
+    if len(comparison.runs) > 1 or comparison.diverged:
+        sentences.append(describe_verdict(comparison))
     no_better = compare_with_constant(comparison)
     if no_better is not None:
         sentences.append(describe_constant_baseline(no_better))
-    return sentences
+    return [sentence for sentence in sentences if sentence]
 
 
 # ------------------------------------------------------------------------------ groups
@@ -204,7 +226,8 @@ def print_groups(runs: Sequence[Row]) -> None:
     with_seed = ""
     if any(run["seed"] != first for run in runs):
         with_seed = f" (seed {first})"
-    shown = [run for run in runs if run["seed"] == first and run["members"] is not None]
+    with_groups = [run for run in runs if run["seed"] == first and run["members"] is not None]
+    shown = [run for run in with_groups if len(run["members"]) > 1]
     listed = sum(len(run["members"]) for run in shown) <= MAX_GROUPS
     for run in shown:
         title = f"{run['method']}{with_seed}"

@@ -118,9 +118,8 @@ class Evaluation:
     ) -> tuple[Upload, Any]:
         """Report the loss under each centre, and the confidence that each is the best.
 
-        The samples are those of the evaluated split if the call names one, else the training
-        samples. On training samples the confidence is too high, because they trained the client's
-        own centre: a client that is alone in its cluster always has confidence 1.
+        The samples are those of the evaluated split, which formed no cluster. On training samples
+        the confidence would be too high: a client alone in its cluster would always have 1.
         """
         rows = data.all if isinstance(data, Data) else data.evaluated
         by_row = torch.stack([task.losses(centre, rows) for centre in unstack(centres)], 1)

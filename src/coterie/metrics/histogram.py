@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 BINS = 256
+CALIBRATION_BINS = 10  # of equal width in probability
 REACH = 5.0  # bins cover −REACH to REACH in asinh(log odds)
 
 
@@ -77,3 +78,28 @@ def average_precision(counts: np.ndarray) -> np.ndarray:
     samples_so_far = samples.cumsum(1) - (samples - 1) / 2
     total = ones.sum(1)
     return np.where(total > 0, (ones * ones_so_far / samples_so_far).sum(1) / total, np.nan)
+
+
+def calibration_bins() -> np.ndarray:
+    """Return which of CALIBRATION_BINS each bin of the histogram belongs to, int64 [BINS]."""
+    probability = 1 / (1 + np.exp(-log_odds_of_bins()))
+    return np.minimum((probability * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
+
+
+def calibration_error(counts: np.ndarray) -> np.ndarray:
+    """Compute the expected calibration error: the mean |predicted − observed| over samples.
+
+    Predicted probabilities and observed shares are averaged within CALIBRATION_BINS bins.
+
+    Args:
+        counts: [N, 2, BINS], by class or by wrong and right, and by bin.
+
+    Returns:
+        [N]; NaN for clients without samples.
+    """
+    probability = 1 / (1 + np.exp(-log_odds_of_bins()))
+    samples = counts.sum(1)
+    gap = samples * probability - counts[:, 1]  # Σ (predicted − observed) in each bin
+    merge = np.eye(CALIBRATION_BINS)[calibration_bins()]
+    total = samples.sum(1)
+    return np.where(total > 0, np.abs(gap @ merge).sum(1) / total, np.nan)

@@ -26,6 +26,7 @@ from coterie.core.contract import Finite, Losses, Report, RowCount
 from coterie.core.task import Batch, Kind, Task
 from coterie.metrics.histogram import (
     average_precision,
+    calibration_error,
     count_log_odds,
     log_odds_of_prediction,
     roc_area,
@@ -166,8 +167,9 @@ def scores_per_client(kind: Kind, sums: dict[str, Tensor]) -> Arrays:
         sums: Evaluation sums with a leading client dimension, [N, ...].
 
     Returns:
-        By name an array [N], NaN where a metric is undefined; "rows" is the number of samples and,
-        for classification, "commonest" the share of the commonest class.
+        By name an array [N], NaN where a metric is undefined; "rows" is the number of samples. For
+        classification, "commonest" is the share of the commonest class, and "constant_log_loss" the
+        log loss of predicting the shares of the classes for every sample.
     """
     return _compute_metrics(kind, {name: v.cpu().double().numpy() for name, v in sums.items()})
 
@@ -188,15 +190,17 @@ def evaluation_row(kind: Kind, sums: dict[str, Tensor], prefix: str = "") -> Row
     Returns:
         For each metric its pooled value and, for those with `per_client`, its summary over clients
         under the suffixes `_mean`, `_std` and `_worst`. `commonest` is the accuracy of predicting
-        the commonest class of all samples, `commonest_own` that of predicting each client's own.
+        the commonest class of all samples, `commonest_own` that of predicting each client's own;
+        `constant_log_loss` and `constant_log_loss_own` are the same for the shares of the classes.
     """
     pooled = _compute_metrics(kind, {k: v[None] for k, v in _sum_over_clients(sums).items()})
     clients = scores_per_client(kind, sums)
     samples = clients["rows"]
     row: Row = {}
     if kind == "classification":
-        row[f"{prefix}commonest"] = float(pooled["commonest"][0])
-        row[f"{prefix}commonest_own"] = score_clients(clients["commonest"], samples, True).weighted
+        for name in ("commonest", "constant_log_loss"):
+            row[f"{prefix}{name}"] = float(pooled[name][0])
+            row[f"{prefix}{name}_own"] = score_clients(clients[name], samples, True).weighted
     for metric in METRICS.values():
         if metric.name not in clients:
             continue
@@ -224,6 +228,7 @@ def _compute_metrics(kind: Kind, sums: Arrays) -> Arrays:
     with np.errstate(divide="ignore", invalid="ignore"):
         if kind == "classification":
             scores["commonest"] = sums["true"].max(1) / sums["n"]
+            scores["constant_log_loss"] = _entropy(sums["true"])
         for metric in METRICS.values():
             if metric.compute is not None and metric.applies_to(kind, num_classes):
                 scores[metric.name] = metric.compute(sums)
@@ -277,7 +282,9 @@ class Metric:
 
 
 def main_metric(kind: Kind) -> str:
-    """Return the name of the metric by which runs on such a task are compared.
+    """Return the name of the metric that is easiest to read: for curves, targets and searches.
+
+    Methods are compared by `find_comparison_metric`.
 
     Args:
         kind: "classification" or "regression".
@@ -288,6 +295,24 @@ def main_metric(kind: Kind) -> str:
         'mse'
     """
     return "mse" if kind == "regression" else "accuracy"
+
+
+def find_comparison_metric(columns: Iterable[str]) -> str | None:
+    """Return the metric that decides which method is better; None without any score.
+
+    It is the log loss in classification: where one class is common, the accuracy of a useful model
+    and of a constant guess are often the same.
+
+    Args:
+        columns: The scores that are known.
+
+    Example:
+        >>> from coterie.metrics import find_comparison_metric
+        >>> find_comparison_metric(["accuracy", "log_loss"])
+        'log_loss'
+    """
+    known = set(columns)
+    return next((name for name in ("mse", "log_loss", "accuracy") if name in known), None)
 
 
 def find_main_metric(history: Iterable[Mapping[str, Any]]) -> str | None:
@@ -327,6 +352,17 @@ def _accuracy_of_commonest_class(scores: Arrays) -> np.ndarray:
     return np.where(scores["commonest"] < 1, scores["commonest"], np.nan)
 
 
+def _entropy(counts: np.ndarray) -> np.ndarray:
+    """Return the entropy [N] of class counts [N, C] in nats; NaN without samples."""
+    share = counts / counts.sum(1, keepdims=True)
+    return -(share * np.log(np.where(share > 0, share, 1))).sum(1)
+
+
+def _log_loss_of_class_shares(scores: Arrays) -> np.ndarray:
+    entropy = scores["constant_log_loss"]
+    return np.where(entropy > 0, entropy, np.nan)
+
+
 def _mse_of_mean(scores: Arrays) -> np.ndarray:
     unexplained = 1 - scores["r2"]
     has_variation = unexplained > 0
@@ -346,6 +382,16 @@ _ALL = [
         constant="the site's own commonest class",
     ),
     Metric(
+        name="log_loss",
+        label="log loss",
+        description="the mean of −log(probability that the model gave to the true class)",
+        task="classification",
+        compute=lambda sums: sums["loss"] / sums["n"],
+        higher_is_better=False,
+        score_of_constant=_log_loss_of_class_shares,
+        constant="the shares of the site's own classes",
+    ),
+    Metric(
         name="balanced_accuracy",
         label="balanced",
         description="the mean over classes of the share of their samples that is predicted right",
@@ -361,7 +407,6 @@ _ALL = [
         task="classification",
         compute=_f1,
         higher_is_better=True,
-        in_table=True,
     ),
     Metric(
         name="auc",
@@ -371,6 +416,16 @@ _ALL = [
         compute=lambda sums: roc_area(sums["scored"]),
         higher_is_better=True,
         binary_only=True,
+        in_table=True,
+    ),
+    Metric(
+        name="calibration_error",
+        label="calibration",
+        description="the mean distance between predicted probabilities and observed shares",
+        task="classification",
+        compute=lambda sums: calibration_error(sums["scored"]),
+        higher_is_better=False,
+        per_client=False,
         in_table=True,
     ),
     Metric(

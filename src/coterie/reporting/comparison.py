@@ -13,9 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.core.errors import CoterieError
-from coterie.metrics import METRICS, Row, main_metric
-from coterie.reporting.intervals import BySeed, ScoreDifference, ScoresBySite, paired_difference
-from coterie.reporting.run_records import Methods, RunRecord
+from coterie.metrics import METRICS, Row, find_comparison_metric, main_metric
+from coterie.reporting.intervals import (
+    BySeed,
+    Pair,
+    ScoreDifference,
+    ScoresBySite,
+    all_differences,
+)
+from coterie.reporting.run_records import Methods, RunRecord, add_log_loss
 from coterie.reporting.text import (
     NOTHING,
     TextTable,
@@ -96,7 +102,7 @@ class Lead(NamedTuple):
 class Comparison:
     """The final scores of methods on the same data."""
 
-    metric: str  # "accuracy" or "mse"
+    metric: str  # that decides: "log_loss" or "mse"; "accuracy" if the runs stored no loss
     runs: Mapping[str, Sequence[Row]]  # by method: final scores and total cost, one row per seed
     by_site: Mapping[str, BySeed] = field(default_factory=dict)  # by method: `metric` per site
 
@@ -137,10 +143,16 @@ class Comparison:
 
     def lead(self, one: str, other: str) -> Lead:
         """Return by how much one method is better than another; both need a score."""
-        difference = paired_difference(self.by_site.get(one, {}), self.by_site.get(other, {}))
+        difference = self.differences.get((one, other))
         if difference is not None and not self.higher_is_better:
-            difference = difference.negate()
+            # an error is at least 0: no lead is larger than the other method's whole error
+            difference = difference.negate().clip(self.scores[other])
         return Lead(one, other, self.metric, self.scores[other], difference)
+
+    @cached_property
+    def differences(self) -> dict[Pair, ScoreDifference]:
+        """The differences of all pairs of methods with a score."""
+        return all_differences({label: self.by_site.get(label, {}) for label in self.scores})
 
     @cached_property
     def leads_of_best(self) -> list[Lead]:
@@ -152,17 +164,18 @@ class Comparison:
     def best(self) -> list[str]:
         """The method with the best score, then those that are level with it.
 
-        A method is level if the interval of the difference contains 0, or if both scores are equal
-        to three digits.
+        A method is level if its difference from no other method has an interval below 0, or if its
+        score is that of the best to three digits. Without intervals, only the latter.
         """
-        if not self.scores:
+        ranked = self.sort(list(self.scores))
+        if not ranked:
             return []
-        top = self.sort(list(self.scores))[0]
-        shown = f"{self.scores[top]:.3g}"
-        best = [top]
+        shown = f"{self.scores[ranked[0]]:.3g}"
+        best = ranked[:1]
         for lead in self.leads_of_best:
-            is_undecided = lead.has_interval and not lead.is_better
-            if is_undecided or f"{lead.other_score:.3g}" == shown:
+            leads = [self.lead(lead.other, another) for another in ranked if another != lead.other]
+            is_level = lead.has_interval and not any(other.is_worse for other in leads)
+            if is_level or f"{lead.other_score:.3g}" == shown:
                 best.append(lead.other)
         return best
 
@@ -194,13 +207,14 @@ def compare_rows(runs: Sequence[Row]) -> Comparison:
         methods.setdefault(run["method"], []).append(run)
         if run.get("by_site") is not None:
             by_site.setdefault(run["method"], {})[run["seed"]] = run["by_site"]
-    return Comparison(main_metric(runs[0].get("kind", "classification")), methods, by_site)
+    metric = find_comparison_metric(name for run in runs for name in run) or "accuracy"
+    return Comparison(metric, methods, by_site)
 
 
 def load_client_scores(run: RunRecord) -> Mapping[str, np.ndarray]:
     """Load each metric by client [N] at a run's last evaluation; empty if not stored."""
     if isinstance(run.origin, Run):
-        return run.origin.client_scores
+        return add_log_loss(run.origin.client_scores)
     try:
         folder, _ = RunFolder.open(run.origin)
         saved = folder.latest({}, "scores")  # no types: scores contain no NamedTuples
@@ -208,7 +222,7 @@ def load_client_scores(run: RunRecord) -> Mapping[str, np.ndarray]:
         return {}
     if saved is None:
         return {}
-    return to_arrays(saved.trees["scores"])
+    return add_log_loss(to_arrays(saved.trees["scores"]))
 
 
 def site_scores(
@@ -269,11 +283,13 @@ def all_columns(comparison: Comparison) -> list[ComparisonColumn]:
         score("client mean", f"{metric.name}_mean"),
         score("worst 10 %", f"{metric.name}_worst"),
     ]
+    if metric.name == "log_loss":
+        columns.append(score("accuracy", "accuracy"))
     balanced = [
         abs(run["balanced_accuracy"] - run["accuracy"])
         for runs in comparison.runs.values()
         for run in runs
-        if run.get("balanced_accuracy") is not None
+        if run.get("balanced_accuracy") is not None and run.get("accuracy") is not None
     ]
     if any(difference > UNEVEN for difference in balanced):
         columns.append(score("balanced", "balanced_accuracy"))
@@ -352,19 +368,26 @@ def describe_comparison_table(comparison: Comparison) -> str:
         f"{METRICS[comparison.metric].label} over all test rows, ± standard deviation over {over}",
         "worst 10 %: mean over the clients with the worst scores",
     ]
-    for_all = format_average(runs, "commonest", ".3f")
-    own = format_average(runs, "commonest_own", ".3f")
-    if METRICS[comparison.metric].task == "classification" and for_all:
-        constant = f"always predicting the commonest class: {for_all}"
-        if own:
-            constant += f", each client's own: {own}"
+    accuracy = format_average(runs, "commonest", ".3f")
+    log_loss = format_average(runs, "constant_log_loss", ".3f")
+    if METRICS[comparison.metric].task == "classification" and accuracy:
+        constant = f"always predicting the commonest class: accuracy {accuracy}"
+        if log_loss:
+            constant += f", the shares of the classes: log loss {log_loss}"
         parts.append(constant)
     if len(comparison.runs) > 1 and comparison.best:
         parts.append(
-            "* best, or level with it: the 95 % interval of the difference contains 0, or the "
+            "* best, or level with it: no interval says that another method is better, or the "
             "scores are equal to three digits"
         )
-    return capitalise("; ".join(parts)) + "."
+    sentences = [capitalise("; ".join(parts))]
+    if any(lead.has_interval for lead in comparison.leads_of_best):
+        pairs = " for all pairs of methods together" if len(comparison.scores) > 2 else ""
+        about = f"Intervals hold with 95 % confidence{pairs}"
+        if comparison.seeds == 1:
+            about += "; they cover other sites like these, but no other seeds: see --seeds"
+        sentences.append(about)
+    return ". ".join(sentences) + "."
 
 
 def describe_diverged(comparison: Comparison) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -110,6 +110,7 @@ def collect_page(
         target: Target score for the cost section; None: see `cost_to_target`.
     """
     compared = comparison.compare(methods)
+    in_curves = replace(compared, metric=next(iter(methods.values()))[0].curve_metric)
     not_diverged = {
         label: runs for label, runs in methods.items() if label not in compared.diverged
     }
@@ -165,9 +166,9 @@ def collect_page(
         main=next((one for one in details.details if one.label == main), None),
         comparison=compared,
         predictions=best_statistics.predictions if best_statistics else None,
-        convergence=convergence.convergence(not_diverged, compared) if not_diverged else None,
+        convergence=convergence.convergence(not_diverged, in_curves) if not_diverged else None,
         fairness=fairness.fairness(compared, statistics, reference),
-        cost=convergence.cost_to_target(not_diverged, compared, target),
+        cost=convergence.cost_to_target(not_diverged, in_curves, target),
         methods=details,
         styles=drawing.method_styles(methods),
         provenance=overview.provenance(methods),

@@ -13,13 +13,12 @@ import numpy as np
 
 from coterie.data.roster import natural_key
 from coterie.metrics import METRICS
-from coterie.metrics.histogram import log_odds_of_bins
+from coterie.metrics.histogram import CALIBRATION_BINS, calibration_bins, log_odds_of_bins
 from coterie.reporting.comparison import Comparison
 from coterie.reporting.intervals import BySeed
 from coterie.reporting.text import join_names
 from coterie.runs.trained import TrainedRun
 
-BINS = 10  # of the calibration curve
 FEW_ROWS = 10  # scores on fewer test rows are unreliable
 MOST_SITES = 5  # named per method
 MOST_PARTS = 3  # lists of sites in the sentence
@@ -103,9 +102,9 @@ def calibrate(label: str, counts: np.ndarray, classes: list[str]) -> Calibration
     if not counts.sum():
         return None
     probability = 1 / (1 + np.exp(-log_odds_of_bins()))
-    bins = np.minimum((probability * BINS).astype(int), BINS - 1)
+    bins = calibration_bins()
     points = []
-    for number in range(BINS):
+    for number in range(CALIBRATION_BINS):
         inside = counts[:, bins == number]
         rows = inside.sum()
         if rows > 0:

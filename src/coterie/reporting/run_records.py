@@ -18,8 +18,8 @@ from typing import Any
 from coterie.core.errors import CoterieError
 from coterie.core.version import __version__
 from coterie.data import Federation
-from coterie.metrics import METRICS, Row
-from coterie.metrics.clusters import is_valid_assignment
+from coterie.metrics import METRICS, Row, find_comparison_metric
+from coterie.metrics.clusters import decode_assignments, is_valid_assignment
 from coterie.metrics.scores import find_main_metric
 from coterie.runs.config import (
     Fingerprints,
@@ -96,12 +96,17 @@ class RunRecord:
     @property
     def has_sites(self) -> bool:
         """Whether each client is a site with its own table, the same for every seed."""
-        kind = re.split("[:?]", self.data)[0]
-        return kind in ("folder", "table", "frames", "network")
+        return has_fixed_clients(self.data)
 
     @property
     def metric(self) -> str:
         """The metric that runs are compared by."""
+        columns = {name for row in self.history for name in row}
+        return find_comparison_metric(columns) or "accuracy"
+
+    @property
+    def curve_metric(self) -> str:
+        """The metric of curves and targets."""
         return find_main_metric(self.history) or "accuracy"
 
     @property
@@ -114,9 +119,13 @@ class RunRecord:
             name: sum(row[name] for row in self.history)
             for name in ("seconds", "bytes_down", "bytes_up")
         }
+        groups = None
+        if self.has_sites:
+            groups = decode_assignments(self.history, len(self.training_names))
         return {
             **last,
             **cost,
+            "group_of": groups and dict(zip(self.training_names, groups[-1].tolist())),
             "method": self.label,
             "seed": self.seed,
             "kind": METRICS[self.metric].task,
@@ -138,6 +147,11 @@ class RunRecord:
         if isinstance(self.origin, Run):
             return self.origin
         return load_run(self.origin.resolve(), model=self.model, trust=self.trust)
+
+
+def has_fixed_clients(source: str) -> bool:
+    """Tell whether clients are the same for every seed: sites with tables, not generated ones."""
+    return re.split("[:?]", source)[0] in ("folder", "table", "frames", "network")
 
 
 Methods = Mapping[str, list[RunRecord]]  # by label: the runs of a method, lowest seed first
@@ -229,11 +243,18 @@ def record_of_config(config: RunConfig, history: list[Row], origin: Run | Path) 
         options=config.options,
         roster=config.roster,
         fingerprint=config.fingerprint,
-        history=history,
+        history=[add_log_loss(row) for row in history],
         origin=origin,
         command=config.command,
         version=config.coterie,
     )
+
+
+def add_log_loss(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """Name the log loss in scores of version 0.2, where only "loss" has it."""
+    if "log_loss" in scores or "accuracy" not in scores or "loss" not in scores:
+        return dict(scores)
+    return {**scores, "log_loss": scores["loss"]}
 
 
 def records_in(base: Path, model: Model = None, trust: Trust = ()) -> list[RunRecord]:

@@ -1,11 +1,14 @@
-"""The conclusions of a comparison: which method is best, and whether groups pay off.
+"""The conclusions of a comparison: whether there are groups and pay off, and which method is best.
 
-Both compare methods by paired differences with confidence intervals (`intervals.py`). Numbers in
+Methods are compared by paired differences with confidence intervals (`intervals.py`). Numbers in
 sentences have a direction instead of a sign: "0.012 higher than fedavg's".
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from statistics import mean
 from typing import NamedTuple
 
 from coterie.metrics import METRICS
@@ -72,7 +75,8 @@ def describe_lead(lead: Lead) -> str:
     """Say by how much a method is better or worse than another, with the interval."""
     if lead.difference is None:
         return f"{lead.one} is compared with {lead.other}"
-    what = METRICS[lead.metric].label if METRICS[lead.metric].higher_is_better else "error"
+    metric = METRICS[lead.metric]
+    what = "error" if metric.task == "regression" else metric.label
     return f"{lead.one}'s {what} is {describe_size(lead)}"
 
 
@@ -110,6 +114,9 @@ def describe_size(lead: Lead) -> str:
 
 
 # ------------------------------------------------------------------------------ whether groups pay
+STABLE = 0.8  # agreement between seeds (ARI) from which groups are called stable
+
+
 class GroupBenefit(NamedTuple):
     """The best method with several groups, compared with the methods without groups."""
 
@@ -117,11 +124,41 @@ class GroupBenefit(NamedTuple):
     leads: list[Lead]  # over each method without groups, the best of them first
     missing: list[str]  # kinds of methods that are missing from the comparison
     singles: int = 0  # groups of the first seed if all groups of all seeds have one member, else 0
+    agreement: float | None = None  # mean ARI of the groups of its seeds; None: not known
+
+    @property
+    def is_unstable(self) -> bool:
+        """Whether other seeds find other groups."""
+        return self.agreement is not None and self.agreement < STABLE
 
     @property
     def pays(self) -> bool:
         """Whether groups beat every method without groups, and both kinds of these are present."""
         return not self.missing and all(lead.is_better for lead in self.leads)
+
+
+def group_sizes(comparison: Comparison) -> dict[str, list[list[int]]]:
+    """Return the sizes of the groups of each seed, by method that looks for groups."""
+    return {
+        label: [[size for size in run.get("sizes") or [] if size > 0] for run in runs]
+        for label, runs in comparison.runs.items()
+        if label in comparison.scores and any(run.get("sizes") for run in runs)
+    }
+
+
+def finds_several(sizes_by_seed: list[list[int]]) -> bool:
+    """Tell whether a method found several groups with any seed."""
+    return any(len(sizes) > 1 for sizes in sizes_by_seed)
+
+
+def describe_no_groups(comparison: Comparison) -> str:
+    """Say that every method that looked for groups found one; "" if any found several."""
+    sizes = group_sizes(comparison)
+    if not sizes or any(map(finds_several, sizes.values())):
+        return ""
+    clients = next(iter(comparison.runs.values()))[0]["clients"]
+    verb = "puts" if len(sizes) == 1 else "put"
+    return f"No groups were found: {join_names(list(sizes))} {verb} all {clients:,} sites together."
 
 
 def group_benefit(comparison: Comparison) -> GroupBenefit | None:
@@ -130,21 +167,52 @@ def group_benefit(comparison: Comparison) -> GroupBenefit | None:
     Returns:
         The comparison; None if there is a single method, or none with several groups.
     """
-    sizes = {  # of the final groups of each seed, without empty ones
-        label: [[size for size in run.get("sizes") or [] if size > 0] for run in runs]
-        for label, runs in comparison.runs.items()
-        if label in comparison.scores
-    }
-    grouped = [label for label, of_seeds in sizes.items() if any(len(s) > 1 for s in of_seeds)]
+    sizes = group_sizes(comparison)
+    grouped = [label for label, of_seeds in sizes.items() if finds_several(of_seeds)]
     if not grouped or len(comparison.runs) == 1:
         return None
     best = comparison.sort(grouped)[0]
-    others = comparison.sort([label for label in sizes if label not in grouped])
+    others = comparison.sort([label for label in comparison.scores if label not in grouped])
     leads = [comparison.lead(best, other) for other in others]
     singles = 0
     if all(max(s, default=0) == 1 for s in sizes[best]):
         singles = len(sizes[best][0])
-    return GroupBenefit(best, leads, missing_kinds(others, list(comparison.diverged)), singles)
+    return GroupBenefit(
+        method=best,
+        leads=leads,
+        missing=missing_kinds(others, list(comparison.diverged)),
+        singles=singles,
+        agreement=seed_agreement([run.get("group_of") for run in comparison.runs[best]]),
+    )
+
+
+def seed_agreement(groups: Sequence[Mapping[str, int] | None]) -> float | None:
+    """Return the mean adjusted Rand index between the groups of all pairs of seeds.
+
+    Args:
+        groups: By seed, the group of each client; None: not known, or other clients.
+
+    Returns:
+        1 if all seeds find the same groups, 0 if they agree as by chance; None for fewer than two.
+    """
+    from sklearn.metrics import adjusted_rand_score  # loaded here: it takes a second
+
+    known = [of_seed for of_seed in groups if of_seed is not None]
+    pairs = []
+    for one, other in combinations(known, 2):
+        names = sorted(one.keys() & other.keys())
+        pairs.append(adjusted_rand_score([one[n] for n in names], [other[n] for n in names]))
+    return float(mean(pairs)) if pairs else None
+
+
+def describe_agreement(benefit: GroupBenefit) -> str:
+    """Say how far the groups of other seeds agree; "" if it is not known."""
+    if benefit.agreement is None or benefit.singles:
+        return ""
+    number = f"ARI {benefit.agreement:.2f}; 1: the same groups, 0: as by chance"
+    if benefit.is_unstable:
+        return f"The groups of {benefit.method} are unstable: other seeds find others ({number})."
+    return f"Other seeds of {benefit.method} find the same groups or nearly ({number})."
 
 
 def missing_kinds(labels: list[str], diverged: list[str]) -> list[str]:

@@ -19,7 +19,7 @@ from coterie.metrics import Row, hard_labels
 from coterie.runs.options import Options
 
 MAX_CENTRES = 50  # with more, measuring all losses takes a client longer than a round
-MIN_HELD_OUT = 10  # validation samples from which these decide a membership
+MIN_HELD_OUT = 10  # held-out samples that the confidence of a membership needs
 DOUBTFUL = 0.8  # a membership with less confidence is doubtful
 SAME_MODEL = 1e-3  # relative distance below which two models are the same
 MAX_NAMED = 5  # clients or groups that a warning names
@@ -104,8 +104,9 @@ def measure_memberships(
 ) -> MembershipReports:
     """Let each client with a cluster report its loss under every cluster model.
 
-    Clients with `MIN_HELD_OUT` validation samples use these, which trained no model; the others
-    use their training samples.
+    Samples that formed the clusters fit their own cluster best, whether or not there are clusters:
+    a client uses its validation samples or, if it has fewer than `MIN_HELD_OUT`, its test samples.
+    With too few of both it does not report.
 
     Args:
         ask: The context of an evaluation.
@@ -114,27 +115,32 @@ def measure_memberships(
         min_rows: Clients with fewer samples do not report.
 
     Returns:
-        Mean losses and bootstrap shares per cluster; empty if there are no clusters to compare.
+        Mean losses and bootstrap shares per cluster; empty if there are no clusters to compare, or
+        no client has enough samples.
     """
     if centres is None or groups is None or not 2 <= count(centres) <= MAX_CENTRES:
         return {}
     rows = ask.roster.rows
     ids = ask.all_clients[torch.from_numpy(groups[ask.all_clients.numpy()] >= 0)]
-    has_held_out = rows.valid[ids] >= max(min_rows, MIN_HELD_OUT)
-    has_trained = ~has_held_out & (rows.train[ids] >= min_rows)
+    enough = max(min_rows, MIN_HELD_OUT)
+    has_valid = rows.valid[ids] >= enough
+    has_test = ~has_valid & (rows.test[ids] >= enough)
+    by_split = {"valid": ids[has_valid], "test": ids[has_test]}
+    if not len(ids[has_valid | has_test]):
+        return {}
     reports: MembershipReports = {
         "losses": np.full((len(groups), count(centres)), np.nan),
         "shares": np.full((len(groups), count(centres)), np.nan),
         "rows": np.full(len(groups), np.nan),
     }
-    for some, split in ((ids[has_held_out], "valid"), (ids[has_trained], None)):
+    for split, some in by_split.items():
         if not len(some):
             continue
         sums: Sums = ask(ask.root.membership, some, shared=centres, stream="evaluate", split=split)
         at = sums.ids.numpy()
         for name in ("losses", "shares"):
             reports[name][at] = sums.report[name].cpu().double().numpy()
-        reports["rows"][at] = getattr(rows, split or "train")[sums.ids].numpy()
+        reports["rows"][at] = getattr(rows, split)[sums.ids].numpy()
     return reports
 
 

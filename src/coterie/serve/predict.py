@@ -44,9 +44,12 @@ class Assignment(NamedTuple):
 
     def __str__(self) -> str:
         losses = ", ".join(f"{k}: {loss:.4g}" for k, loss in enumerate(self.losses))
-        return (
-            f"group {self.group} (loss under each group's model {losses}; margin {self.margin:.4g})"
-        )
+        if len(self.losses) == 1:
+            return f"group {self.group}, the only one (loss {self.losses[0]:.4g})"
+        margin = "no other group fits"
+        if math.isfinite(self.margin):
+            margin = f"margin {self.margin:.4g}"
+        return f"group {self.group} (loss under each group's model {losses}; {margin})"
 
     @property
     def doubts(self) -> list[str]:
