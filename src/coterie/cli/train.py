@@ -6,6 +6,7 @@ All runs are checked before the first one trains, so that every mistake shows at
 from __future__ import annotations
 
 import shlex
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -19,6 +20,7 @@ from coterie.cli.setup import Setup
 from coterie.core.errors import CoterieError, Diverged
 from coterie.core.user_file import DIGITS, file_hashes
 from coterie.data import Federation
+from coterie.data.misleading import find_misleading
 from coterie.engines.plan import Plan, plan_for
 from coterie.ranks.launch import RankLost
 from coterie.result import Result
@@ -97,6 +99,9 @@ def make_job(setup: Setup, name: str, seed: int) -> Job:
     """Check one run of a command and return it as a job; nothing is written or trained."""
     data = setup.data_arguments(seed)
     fed = load_cached_data(**data)
+    if name == next(iter(setup.methods)):  # once for all methods
+        for warning in find_misleading(fed):
+            warnings.warn(warning, stacklevel=2)
     options = {**setup.options, "seed": seed}
     return create_job(
         setup.methods[name],
