@@ -37,8 +37,8 @@ def test_table_and_lines(coterie, tiny):
     outcome = coterie("run ifca", tiny, "--clusters 4 --unseen 2")
     assert outcome.status == 0
     head, row, *rest = outcome.out.splitlines()
-    titles = ["method", "accuracy ± clients", "client mean", "worst 10 %", "F1", "unseen", "ARI"]
-    titles += ["group sizes", "traffic", "seconds"]
+    titles = ["method", "log loss ± clients", "client mean", "worst 10 %", "accuracy"]
+    titles += ["calibration", "unseen", "ARI", "group sizes", "traffic", "seconds"]
     assert [t.strip() for t in head.split("  ") if t.strip() not in ("", "balanced")] == titles
     assert row.startswith("ifca ") and "over the 6 clients" in " ".join(rest)
     groups = [line for line in rest if " group " in line]
@@ -92,7 +92,7 @@ def test_regression(coterie):
 def test_compare_and_seeds(coterie, tiny, tmp_path):
     outcome = coterie("compare ifca fedavg", tiny, "--clusters 2 --seeds 2 --seed 3 --out out")
     assert outcome.status == 0
-    assert "accuracy ± seeds" in outcome.out and outcome.out.count(" *") >= 1
+    assert "log loss ± seeds" in outcome.out and outcome.out.count(" *") >= 1
     assert "runs saved in out; for" in outcome.out
     configs = tmp_path.glob("out/*/*/config.json")
     runs = {str(config.parent.relative_to(tmp_path / "out")) for config in configs}
@@ -217,12 +217,12 @@ def test_the_conclusion_is_printed_under_the_table_and_is_in_the_json(coterie, t
     """Methods with one seed have the same test rows, so that each site can be paired."""
     command = "compare ifca fedavg local", tiny, "--clusters 2 --seeds 2"
     text = " ".join(coterie(*command).out.split())
-    assert " scores best, with a test accuracy of 0." in text
+    assert " scores best, with a test log loss of " in text
     assert "8 sites, 2 seeds)" in text and "roups" in text
     document = json.loads(coterie(*command, "--json").out)
-    best, groups, *_ = document["conclusions"]
+    groups, best, *_ = document["conclusions"]
     assert best in text and groups in text
-    assert not any("by_site" in run for run in document["runs"])
+    assert not any("by_site" in run or "group_of" in run for run in document["runs"])
 
 
 def test_one_run_beside_several_seeds_has_no_spread() -> None:
@@ -239,13 +239,16 @@ def test_the_score_of_the_commonest_class_is_shown(coterie):
     outcome = coterie("run fedavg --clients 8 --samples 12 --rounds 1 --model softmax --out o")
     fed = ct.data.rotated(clients=8, samples=12)
     share = fed.test.y.bincount().max() / len(fed.test.y)
-    assert f"always predicting the commonest class: {share:.3f}" in " ".join(outcome.out.split())
+    assert f"always predicting the commonest class: accuracy {share:.3f}, the" in " ".join(
+        outcome.out.split()
+    )
 
 
 def test_groups_of_the_first_seed_and_who_never_trains_are_named(coterie, tiny):
     outcome = coterie("compare ifca fedavg", tiny, "--clusters 2 --seeds 2 --unseen 2 --out o")
     lines = outcome.out.splitlines()
-    groups = [line for line in lines if line.startswith("ifca") and ": client-" in line]
+    groups = [line for line in lines if line.startswith("ifca") and "): client-" in line]
+    groups = [line for line in groups if "uncertain" not in line]
     assert groups and all(line.startswith("ifca (seed 0) group ") for line in groups)
     several = "o contains several runs: give one of o/fedavg/seed-0, o/fedavg/seed-1"
     assert several in coterie("assign o x.csv").err

@@ -52,6 +52,12 @@ class Options:
     stop_after: int | None = setting(
         None, "stop after this many evaluations without a lower valid loss", ge=1
     )
+    stop_when_settled: float | None = setting(
+        None,
+        "stop when a round changes the shared model by less than this share of its norm",
+        gt=0,
+        lt=1,
+    )
     label_scale: str = setting(
         "standard",
         "unit of regression targets from tables during training: standard deviations, or none",

@@ -190,6 +190,7 @@ class Run:
         began = time.perf_counter()
         r = self.round + 1
         before = self.groups()
+        shared_before, _ = self.method.use(self.state)
         ask = self.round_context(r)
         method: Algorithm = ask.root.method
         if r > 0:
@@ -219,7 +220,7 @@ class Run:
             row["notes"] = ask.notes
         row["seconds"] = time.perf_counter() - began
         row |= planted_error(method.centres(self.state), self.roster.planted)
-        is_finished = method.finished(self.state)
+        is_finished = method.finished(self.state) or (r > 0 and self._is_settled(shared_before))
         if is_finished:
             row["finished"] = True
         if r % self.options.every == 0 or r == self.options.rounds or is_finished:
@@ -282,6 +283,16 @@ class Run:
         """Return the current cluster of each client, int64 [N]; None without clusters."""
         groups = self.method.groups(self.state)
         return None if groups is None else hard_labels(groups)
+
+    def _is_settled(self, before: Any) -> bool:
+        """Whether the round changed the shared model by less than `stop_when_settled`."""
+        limit = self.options.stop_when_settled
+        after, _ = self.method.use(self.state)
+        if limit is None or not isinstance(after, dict):
+            return False
+        change = sum(float((after[name] - before[name]).double().square().sum()) for name in after)
+        norm = sum(float(after[name].double().square().sum()) for name in after)
+        return change <= limit**2 * norm
 
     def _stop_early(self, row: Row) -> None:
         """Stop after `stop_after` evaluations without a lower validation loss."""
