@@ -41,8 +41,8 @@ def test_table_and_lines(coterie, tiny):
     titles += ["calibration", "unseen", "ARI", "group sizes", "traffic", "seconds"]
     assert [t.strip() for t in head.split("  ") if t.strip() not in ("", "balanced")] == titles
     assert row.startswith("ifca ") and "over the 6 clients" in " ".join(rest)
-    groups = [line for line in rest if " group " in line]
     groups = [line for line in rest if line.startswith("ifca group ")]
+    assert [line.partition(" (")[0] for line in groups] == [
         f"ifca group {k}" for k in range(4) if f"ifca group {k} (" in outcome.out
     ]
     names = [name for line in groups for name in line.partition(": ")[2].split(", ")]
