@@ -1,4 +1,4 @@
-"""Models by name, sized for a federation's data: linear, softmax, mlp, cnn, cnn6."""
+"""Models by name, sized for a federation's data: linear, softmax, additive, mlp, cnn, cnn6."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from torch import nn
 
+from coterie.core.additive import Additive
 from coterie.core.errors import CoterieError, unknown_name
 from coterie.data.roster import Roster
 
@@ -65,7 +66,7 @@ def models() -> dict[str, str]:
     Example:
         >>> import coterie as ct
         >>> sorted(ct.models.models())
-        ['cnn', 'cnn6', 'linear', 'mlp', 'softmax']
+        ['additive', 'cnn', 'cnn6', 'linear', 'mlp', 'softmax']
     """
     return {name: (make.__doc__ or "").split("\n")[0] for name, make in MODELS.items()}
 
@@ -104,6 +105,18 @@ def softmax(roster: Roster, option: str) -> Factory:
         )
     is_table = roster.schema is not None
     return partial(_one_layer, _inputs(roster), _outputs(roster), near_0=is_table)
+
+
+@model
+def additive(roster: Roster, option: str) -> Factory:
+    """A curve for each column, linear between 5 knots; a linear model without its curves."""
+    _no_option("additive", option)
+    if len(roster.row_shape) != 1:
+        raise CoterieError(
+            "the model additive is for tables, and rows have the shape "
+            f"{tuple(roster.row_shape)}: use cnn or mlp."
+        )
+    return partial(Additive, _inputs(roster), _outputs(roster))
 
 
 @model

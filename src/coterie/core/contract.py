@@ -385,6 +385,10 @@ class Algorithm:
             if task.norm_values == 1:
                 _check_rows_of_batches(self, sizes)
 
+    def default_model(self, usual: str) -> str:
+        """The name of the model if the user names none; `usual` is the one for such data."""
+        return usual
+
     # -- on the server
     def start(self, task: Task, clients: int, seed: int) -> tuple[State, Any]:
         """Create the server's state, and the payload that each client gets once (see `enroll`)."""
@@ -428,6 +432,19 @@ class Algorithm:
     ) -> Tensor:
         """Outputs for rows x [n, ...]; methods without a single model (a mixture) override it."""
         return task.outputs(self.model(task, shared, per_client, private, data), x)
+
+    def predict_interval(
+        self,
+        task: Task,
+        shared: Any,
+        per_client: Any,
+        private: Any,
+        data: Data,
+        x: Tensor,
+        level: float,
+    ) -> Tensor:
+        """The interval that holds a number with this probability, [n, 2], for rows x [n, ...]."""
+        raise NotImplementedError(f"{type(self).__name__} needs predict_interval()")
 
     def join(self, task: Task, shared: Any, data: Data) -> tuple[Any, Any]:
         """(per_client, private) of a new client, from its labelled rows."""

@@ -47,20 +47,35 @@ from coterie.core.contract import (
 from coterie.core.errors import CoterieError
 from coterie.core.params import Params
 from coterie.core.task import Task
-from coterie.methods.random_effects import (
-    Memberships,
-    Mixture,
+from coterie.methods.features import (
     Units,
-    approximate_memberships,
-    design,
-    expand_at,
+    additive_layer,
+    features,
+    find_units,
     from_models,
     has_intercept,
-    memberships,
     outputs_of,
-    raw_labels,
-    statistics,
+    place_knots,
+    sum_histogram,
+    sum_moments,
     to_models,
+    unknown_units,
+)
+from coterie.methods.random_effects import (
+    SCORES,
+    Memberships,
+    Mixture,
+    Predictive,
+    approximate_memberships,
+    class_log_probabilities,
+    design,
+    expand_at,
+    memberships,
+    predict_rows,
+    quantile_of_rows,
+    score_at,
+    statistics,
+    sum_scores,
 )
 from coterie.methods.start_from import load_centres
 
@@ -78,6 +93,9 @@ MAX_GROUPS = 12
 MAX_COLUMNS = 1000
 ZERO = 1e-8  # variances below are zero
 START_VARIANCE = 0.05
+PRIOR_SQUARES = 1e-3  # added to the squares of a variance between clients,
+PRIOR_COUNT = 0.5  # and to their number
+MAX_FEATURES = 400  # with curves; beyond it, auto takes straight lines
 MAX_VARIANCE = 4.0  # of coefficients for classes, on the scale of log odds
 
 
@@ -86,6 +104,24 @@ class Fit(NamedTuple):
 
     mixture: Mixture
     ridge: Tensor  # α
+    covariance: Tensor  # [K, L, p, p], of what is not known about μ
+
+
+class FitResult(NamedTuple):
+    """A fit, and how well it explains the labels for its size."""
+
+    fit: Fit
+    bic: float
+    evidence: float  # log marginal likelihood, without μ
+
+
+class Trained(NamedTuple):
+    """What a client needs for its model and its predictions."""
+
+    units: Units
+    mixture: Mixture
+    covariance: Tensor  # of μ
+    scores: Tensor  # [SCORES], of the rows of all clients: see `sum_scores`
 
 
 class MixedState(NamedTuple):
@@ -97,6 +133,7 @@ class MixedState(NamedTuple):
     last: Fit  # of the last number of groups
     bic: Tensor  # [numbers of groups tried]
     memberships: Tensor  # r_ik under `best`; a row of zeros: never reported
+    scores: Tensor  # under `best`
     is_finished: Tensor  # bool []
 
 
@@ -106,6 +143,7 @@ class Mixed(Algorithm):
 
     Args:
         clusters: K, or "auto" to choose it by BIC.
+        features: "linear", "smooth" (a curve for each column of numbers), or "auto".
 
     Example:
         >>> import coterie as ct
@@ -129,6 +167,11 @@ class Mixed(Algorithm):
         1e-3, "end a fit when the log likelihood changes by less in a step", gt=0
     )
     max_steps: int = setting(100, "EM steps for one number of groups, at most", ge=1)
+    features: str = setting(
+        "auto",
+        "effects of columns: straight lines or curves; auto: what the evidence favours",
+        choices=("linear", "smooth", "auto"),
+    )
     start_from: str | None = setting(None, "folder of exported cluster models to start from")
 
     # ------------------------------------------------------------------ one client
@@ -137,17 +180,20 @@ class Mixed(Algorithm):
         self, task: Task, shared: Any, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
         """Sum each column, its squares, and the same of the labels."""
-        mask = data.all.mask.double()
-        x = data.all.x.flatten(1).double() * mask[:, None]
-        y = raw_labels(task, data)
-        labels = torch.stack([mask.sum(), y.sum(), (y**2).sum()])
-        return upload({"x": x.sum(0), "xx": (x**2).sum(0), "labels": labels}), private
+        return upload(sum_moments(task, data)), private
+
+    @client(weight=Weight(), rounds="start", sums=True, when=lambda method: method.is_smooth)
+    def count_values(
+        self, task: Task, units: Units, per_client: Any, private: Any, data: Data
+    ) -> tuple[Upload, Any]:
+        """Count the rows in each bin of each column, which gives the knots of curves."""
+        return upload({"counts": sum_histogram(units, data)}), private
 
     @client(
         weight=Weight(),
         rounds="later",
         sums=True,
-        max_calls=lambda method: method.max_steps * method.most_fits,
+        max_calls=lambda method: method.max_steps * (method.most_fits + 1),
     )
     def expect(
         self, task: Task, shared: tuple[Units, Mixture], per_client: Any, private: Any, data: Data
@@ -205,9 +251,9 @@ class Mixed(Algorithm):
         data: Data,
     ) -> tuple[Upload, Any]:
         """Sum r_k δ δᵀ D of the deviation δ = b − μ_k, with D the directions of group k."""
-        units, mixture, directions = shared  # directions: [K, Lp, d]
+        units, mixture, directions = shared  # directions: [K, Lq, d]
         found = memberships(design(task, units, data), mixture)
-        deviation = (found.posteriors.coefficients - mixture.means).flatten(1)  # [K, Lp]
+        deviation = (mixture.variances.sqrt() * found.posteriors.scaled).flatten(1)  # [K, Lq]
         along = (deviation[:, :, None] * directions).sum(1, keepdim=True)  # [K, 1, d]
         weighted = found.responsibilities[:, None] * deviation
         return upload({"moments": weighted[:, :, None] * along}), private
@@ -221,13 +267,65 @@ class Mixed(Algorithm):
         found = memberships(design(task, units, data), mixture)
         return Upload({}, {}, {"memberships": found.responsibilities}), private
 
+    @client(
+        weight=Weight(),
+        rounds="later",
+        sums=True,
+        max_calls=lambda method: 1,
+    )
+    def score_rows(
+        self,
+        task: Task,
+        shared: tuple[Units, Mixture, Tensor],
+        per_client: Any,
+        private: Any,
+        data: Data,
+    ) -> tuple[Upload, Any]:
+        """Sum how far labels lie from predictions, for intervals."""
+        units, mixture, covariance = shared
+        rows = design(task, units, data)
+        found = memberships(rows, mixture)
+        scores = sum_scores(found, covariance, mixture.noise, rows)
+        return upload({"scores": scores}), private
+
     def model(
-        self, task: Task, shared: tuple[Units, Mixture], per_client: Any, private: Any, data: Data
+        self, task: Task, shared: Trained, per_client: Any, private: Any, data: Data
     ) -> Params:
         """The posterior mean of the client's coefficients, over all groups."""
-        units, mixture = shared
-        found = memberships(design(task, units, data), mixture)
-        return to_models(task, units, mean_coefficients(found))
+        found = memberships(design(task, shared.units, data), shared.mixture)
+        return to_models(task, shared.units, mean_coefficients(found))
+
+    def predict(
+        self, task: Task, shared: Trained, per_client: Any, private: Any, data: Data, x: Tensor
+    ) -> Tensor:
+        """Outputs averaged over what the client does not know about its coefficients."""
+        predicted = self.predict_rows(task, shared, data, x)
+        if task.kind == "classification":
+            return class_log_probabilities(predicted).to(task.dtype)
+        return to_labels(task, shared.units, predicted.shares @ predicted.means[..., 0])
+
+    def predict_interval(
+        self,
+        task: Task,
+        shared: Trained,
+        per_client: Any,
+        private: Any,
+        data: Data,
+        x: Tensor,
+        level: float,
+    ) -> Tensor:
+        """The interval that holds a label with this probability, [n, 2]."""
+        predicted = self.predict_rows(task, shared, data, x)
+        ends = [
+            quantile_of_rows(predicted, shared.mixture.noise, score_at(shared.scores, tail))
+            for tail in ((1 - level) / 2, (1 + level) / 2)
+        ]
+        return to_labels(task, shared.units, torch.stack(ends, 1))
+
+    def predict_rows(self, task: Task, shared: Trained, data: Data, x: Tensor) -> Predictive:
+        """The posterior of the client's linear predictors for rows x."""
+        found = memberships(design(task, shared.units, data), shared.mixture)
+        return predict_rows(found, shared.covariance, features(task, shared.units, x))
 
     # ------------------------------------------------------------------ the server
     @property
@@ -235,54 +333,76 @@ class Mixed(Algorithm):
         """The largest number of fits in a round."""
         return 1 if isinstance(self.clusters, str) else self.clusters
 
-    def start(self, task: Task, clients: int, seed: int) -> tuple[MixedState, Any]:
-        columns = math.prod(task.row_shape)
-        zeros = torch.zeros(columns, dtype=torch.float64)
-        units = Units(zeros, zeros + 1, zeros.new_zeros(()), zeros.new_ones(()))
-        shape = (1, outputs_of(task), columns + int(has_intercept(task)))
-        fit = self.begin_fit(task, zeros.new_zeros(shape))
-        unknown = zeros.new_zeros(clients, 1)
-        centres = to_models(task, units, fit.mixture.means)
-        return MixedState(centres, units, fit, fit, zeros[:0], unknown, torch.tensor(False)), ()
+    @property
+    def is_smooth(self) -> bool:
+        """Whether effects may be curves."""
+        return self.features != "linear"
 
-    def begin_fit(self, task: Task, means: Tensor) -> Fit:
-        """The start of a fit from these group models."""
-        k = len(means)
-        mixture = Mixture(
-            means=means,
-            variances=torch.full_like(means[0], START_VARIANCE),
-            noise=means.new_ones(()),
-            shares=means.new_full((k,), 1 / k),
+    def default_model(self, usual: str) -> str:
+        return "additive" if usual == "linear" and self.is_smooth else usual
+
+    def start(self, task: Task, clients: int, seed: int) -> tuple[MixedState, Any]:
+        units = unknown_units(math.prod(task.row_shape))
+        p = len(units.shift) + int(has_intercept(task))
+        zeros = units.shift.new_zeros(1, outputs_of(task), p)
+        fit = self.begin_fit(task, zeros, torch.full_like(zeros[0], START_VARIANCE))
+        state = MixedState(
+            centres=to_models(task, units, zeros),
+            units=units,
+            best=fit,
+            last=fit,
+            bic=zeros.new_zeros(0),
+            memberships=zeros.new_zeros(clients, 1),
+            scores=zeros.new_zeros(SCORES),
+            is_finished=torch.tensor(False),
         )
-        return Fit(mixture, self.first_ridge(task, means))
+        return state, ()
+
+    def begin_fit(
+        self, task: Task, means: Tensor, variances: Tensor, noise: Tensor | None = None
+    ) -> Fit:
+        """The start of a fit from these group models, variances and noise."""
+        if noise is None:
+            noise = means.new_ones(())
+        mixture = Mixture(means, variances, noise, means.new_full((len(means),), 1 / len(means)))
+        ridge = self.first_ridge(task, means)
+        return Fit(mixture, ridge, torch.diag_embed(1 / ridge))
 
     def begin(self, state: MixedState, ask: Ask) -> MixedState:
         sums = ask(self.describe, ask.all_clients)
         if not len(sums.ids):
             return state
         units = find_units(ask.task, totals(sums))
-        state = state._replace(units=units)
+        if self.is_smooth and additive_layer(ask.task) is not None:
+            counts = ask(self.count_values, ask.all_clients, shared=units)
+            if len(counts.ids):
+                units = place_knots(units, totals(counts)["counts"])
+        fit = with_hinges(state.best, units, ask.task)
+        state = state._replace(units=units, best=fit, last=fit)
         if self.start_from is None:
             return state
         models = load_centres(self.start_from, self.clusters, ask)
-        fit = self.begin_fit(ask.task, from_models(ask.task, units, models))
-        unknown = state.memberships.new_zeros(len(state.memberships), len(fit.mixture.means))
+        means = from_models(ask.task, units, models)
+        fit = self.begin_fit(ask.task, means, state.best.mixture.variances)
+        unknown = state.memberships.new_zeros(len(state.memberships), len(means))
         return state._replace(centres=models, best=fit, last=fit, memberships=unknown)
 
     def round(self, state: MixedState, ask: Ask) -> MixedState:
-        fit = state.last
-        if len(state.bic):
-            fit = self.add_group(fit, state.units, ask)
+        fit, units = state.last, state.units
         lowest = min(state.bic.tolist(), default=math.inf)
-        done = self.fit(fit, state.units, ask, lowest)
-        while done is not None and len(done[0].mixture.means) < self.most_fits:
-            done = self.fit(self.add_group(done[0], state.units, ask), state.units, ask)
+        if len(state.bic):
+            done = self.fit(self.add_group(fit, units, ask), units, ask, lowest)
+        else:
+            done, units = self.choose_features(fit, units, ask)
+        while done is not None and len(done.fit.mixture.means) < self.most_fits:
+            done = self.fit(self.add_group(done.fit, units, ask), units, ask)
         if done is None:
             return state
-        fit, bic = done
+        fit, bic = done.fit, done.bic
         k = len(fit.mixture.means)
         ask.note("groups", k)
         ask.note("bic", bic)
+        ask.note("curves", len(units.bent.unique()))
         best = state.best
         if bic < lowest:
             best = fit
@@ -295,48 +415,61 @@ class Mixed(Algorithm):
             or waited >= PATIENCE
             or k >= most
         )
+        state = state._replace(units=units)
         return MixedState(
-            centres=to_models(ask.task, state.units, best.mixture.means),
-            units=state.units,
+            centres=to_models(ask.task, units, best.mixture.means),
+            units=units,
             best=best,
             last=fit,
             bic=scores,
             memberships=self.find_memberships(state, best, ask),
+            scores=self.find_scores(state, best, ask),
             is_finished=torch.tensor(is_finished),
         )
 
-    def fit(
-        self, fit: Fit, units: Units, ask: Ask, lowest: float = math.inf
-    ) -> tuple[Fit, float] | None:
-        """EM from this start to the end, with its BIC; None if no client answered.
+    def choose_features(self, fit: Fit, units: Units, ask: Ask) -> tuple[FitResult | None, Units]:
+        """The first fit, with curves or straight lines, whichever the evidence favours."""
+        straight = units.without_hinges()
+        lines = None
+        if self.features != "smooth" or not units.is_smooth:
+            lines = self.fit(with_hinges(fit, straight, ask.task), straight, ask)
+        if not units.is_smooth or units.size > MAX_FEATURES:
+            return lines, straight
+        if lines is not None:
+            fit = lines.fit
+        mixture = with_hinges(fit, units, ask.task).mixture
+        start = self.begin_fit(ask.task, mixture.means, mixture.variances, mixture.noise)
+        curves = self.fit(start, units, ask)
+        if lines is not None and (curves is None or curves.evidence < lines.evidence):
+            return lines, straight
+        return curves, units
+
+    def fit(self, fit: Fit, units: Units, ask: Ask, lowest: float = math.inf) -> FitResult | None:
+        """EM from this start to the end; None if no client answered.
 
         It also ends once BIC can no longer fall below `lowest`.
         """
         last = -math.inf
-        bic = math.inf
         for step in range(self.max_steps):
             answers = ask(self.expect, shared=(units, fit.mixture))
             if not len(answers.ids):
                 return None
             sums = totals(answers)
             likelihood = float(sums["log_likelihood"])
-            fit, penalty = self.maximise(ask.task, fit, sums)
-            bic = -2 * likelihood + penalty
+            found = self.maximise(ask.task, units, fit, sums)
+            fit = found.fit
             gain = abs(likelihood - last)
-            if step >= MIN_STEPS and (gain < self.tolerance or bic - lowest > HOPELESS * gain):
+            is_hopeless = found.bic - lowest > HOPELESS * gain
+            if step >= MIN_STEPS and (gain < self.tolerance or is_hopeless):
                 break
             last = likelihood
         ask.note("steps", step + 1)
         ask.note("log_likelihood", likelihood)
-        return fit, bic
+        return found
 
-    def maximise(self, task: Task, fit: Fit, sums: Params) -> tuple[Fit, float]:
-        """The M step from the sums of all clients.
-
-        Returns:
-            The new parameters, and the penalty of BIC.
-        """
-        mixture, ridge = fit
+    def maximise(self, task: Task, units: Units, fit: Fit, sums: Params) -> FitResult:
+        """The M step from the sums of all clients."""
+        mixture, ridge, _ = fit
         is_number = task.kind == "regression"
         shares = (sums["mass"] + 0.5) / (sums["mass"].sum() + 0.5 * len(mixture.shares))
         # generalised least squares for μ: Newton's method on the likelihood without b
@@ -350,14 +483,15 @@ class Mixed(Algorithm):
             step = step * (3 / step.norm(dim=(1, 2), keepdim=True).clamp(min=3))
         means = mixture.means + step
         determined = 1 - ridge * torch.diagonal(inverse, dim1=-2, dim2=-1)
+        log_prior = 0.5 * (ridge.log() - ridge * means**2).sum()
+        evidence = sums["log_likelihood"] + log_prior - 0.5 * torch.linalg.slogdet(matrix)[1].sum()
         if self.shrink:
-            ridge = determined.clamp(min=1e-3) / (means**2 + 1e-12)
-            ridge = torch.where(self.is_slope(task, means), ridge.clamp(1e-2, 1e6), 1e-3)
+            ridge = self.find_ridge(task, units, means, determined)
         # MacKay: τ = Σ (b − μ)² / (number of well-determined coefficients)
         squares = mixture.variances * sums["scaled_squares"]
         count = sums["determined"]
         if self.shrink:
-            squares, count = squares + 1e-3, count + 1
+            squares, count = pool(squares + PRIOR_SQUARES, count + PRIOR_COUNT)
         variances = squares / count.clamp(min=1e-12)
         variances = variances.clamp(1e-12, None if is_number else MAX_VARIANCE)
         noise = mixture.noise
@@ -368,20 +502,40 @@ class Mixed(Algorithm):
         # from rows
         varies = variances > 1e-4
         clients, rows = float(sums["mass"].sum().log()), float(sums["rows"].log())
-        penalty = float((determined * torch.where(varies, clients, rows)).sum())
+        q = varies.shape[1]
+        penalty = float((determined[..., :q] * torch.where(varies, clients, rows)).sum())
+        penalty += float(determined[..., q:].sum()) * rows
         penalty += int(varies.sum()) * clients + (len(shares) - 1) * (clients + MARGIN)
-        return Fit(Mixture(means, variances, noise, shares), ridge), penalty
+        return FitResult(
+            fit=Fit(Mixture(means, variances, noise, shares), ridge, inverse),
+            bic=-2 * float(sums["log_likelihood"]) + penalty,
+            evidence=float(evidence),
+        )
+
+    def find_ridge(self, task: Task, units: Units, means: Tensor, determined: Tensor) -> Tensor:
+        """MacKay: α = (how far data determine the coefficients) / (their squares).
+
+        The intercept has a fixed one, slopes one each, the hinges of a column one in common.
+        """
+        start = int(has_intercept(task))
+        end = start + len(units.shift)
+        determined = determined.clamp(min=1e-3)
+        squares, counts = pool(means[..., start:end] ** 2, determined[..., start:end])
+        parts = [torch.full_like(means[..., :start], 1e-3), counts / (squares + 1e-12)]
+        if units.is_smooth:
+            empty = means.new_zeros(*means.shape[:-1], len(units.shift))
+            squares = empty.index_add(-1, units.bent, means[..., end:] ** 2)
+            counts = empty.index_add(-1, units.bent, determined[..., end:])
+            parts.append((counts / (squares + 1e-12))[..., units.bent])
+        return torch.cat([parts[0], *(part.clamp(1e-2, 1e6) for part in parts[1:])], -1)
 
     def first_ridge(self, task: Task, means: Tensor) -> Tensor:
         """The prior precisions at the start of a fit."""
         if not self.shrink:
             return torch.full_like(means, 1e-9)
-        return torch.where(self.is_slope(task, means), torch.ones_like(means), 1e-3)
-
-    def is_slope(self, task: Task, means: Tensor) -> Tensor:
-        """Which coefficients are not the intercept."""
-        place = torch.arange(means.shape[-1], device=means.device)
-        return (place >= int(has_intercept(task))).expand(means.shape)
+        ridge = torch.ones_like(means)
+        ridge[..., : int(has_intercept(task))] = 1e-3
+        return ridge
 
     # ------------------------------------------------------------------ more groups
     def add_group(self, fit: Fit, units: Units, ask: Ask) -> Fit:
@@ -394,7 +548,7 @@ class Mixed(Algorithm):
                 return fit
             of_starts = totals(sums)
             starts = [
-                self.maximise(ask.task, one, {name: v[j] for name, v in of_starts.items()})[0]
+                self.maximise(ask.task, units, one, {k: v[j] for k, v in of_starts.items()}).fit
                 for j, one in enumerate(starts)
             ]
             stacked = stack_mixtures(starts)
@@ -403,8 +557,8 @@ class Mixed(Algorithm):
     def split(self, fit: Fit, units: Units, ask: Ask) -> list[Fit]:
         """Split each group in two along principal directions of its clients' coefficients."""
         mixture = fit.mixture
-        k, *shape = mixture.means.shape
-        size = math.prod(shape)
+        k, outputs, p = mixture.means.shape
+        size = mixture.variances.numel()
         # fewer than clients: the rest would be rounding errors
         number = max(1, min(size, DIRECTIONS, len(ask.all_clients) // (2 * k)))
         generator = ask.rng("directions")
@@ -423,11 +577,17 @@ class Mixed(Algorithm):
         directions = directions * largest.sign()
         # [K, d], standard deviations along the directions
         spread = (values.flip(-1).clamp(min=0) / (mixture.shares[:, None] * len(sums.ids))).sqrt()
-        most = max(2, min(MAX_STARTS, MAX_NUMBERS // ((k + 1) * size * shape[1])))
+        most = max(2, min(MAX_STARTS, MAX_NUMBERS // ((k + 1) * outputs * p * p)))
+
+        def as_step(values: Tensor) -> Tensor:
+            """[..., Lq] as [..., L, p]: only the first coefficients differ between clients."""
+            step = values.unflatten(-1, mixture.variances.shape)
+            return torch.nn.functional.pad(step, (0, p - step.shape[-1]))
+
         starts = []
         order = [(g, d) for d in range(spread.shape[1]) for g in range(k)]
         for g, d in order[: (most + 1) // 2]:
-            step = (spread[g, d] * directions[g, :, d]).reshape(shape)
+            step = as_step(spread[g, d] * directions[g, :, d])
             means = torch.cat([mixture.means, mixture.means[g : g + 1] - step])
             means[g] += step
             starts.append(means)
@@ -435,19 +595,9 @@ class Mixed(Algorithm):
             of = torch.multinomial(mixture.shares, k + 1, replacement=True, generator=generator)
             draws = torch.randn(k + 1, spread.shape[1], generator=generator, dtype=torch.float64)
             step = (directions[of] @ (spread[of] * draws)[..., None])[..., 0]
-            starts.append(mixture.means[of] + step.reshape(k + 1, *shape))
-        return [
-            Fit(
-                Mixture(
-                    means=means,
-                    variances=mixture.variances * NARROW,
-                    noise=mixture.noise,
-                    shares=means.new_full((k + 1,), 1 / (k + 1)),
-                ),
-                self.first_ridge(ask.task, means),
-            )
-            for means in starts
-        ]
+            starts.append(mixture.means[of] + as_step(step))
+        narrow = mixture.variances * NARROW
+        return [self.begin_fit(ask.task, means, narrow, mixture.noise) for means in starts]
 
     def find_memberships(self, state: MixedState, best: Fit, ask: Ask) -> Tensor:
         """r_ik of every client whose sums are in the fit."""
@@ -460,12 +610,19 @@ class Mixed(Algorithm):
             known = known.new_zeros(len(known), k)
         return known.index_copy(0, sums.ids, sums.report["memberships"])
 
+    def find_scores(self, state: MixedState, best: Fit, ask: Ask) -> Tensor:
+        """The histogram of scores under the best fit, for intervals; zeros for classes."""
+        if ask.task.kind == "classification":
+            return state.scores
+        sums = ask(self.score_rows, shared=(state.units, best.mixture, best.covariance))
+        return totals(sums)["scores"] if len(sums.ids) else state.scores
+
     # ------------------------------------------------------------------ evaluation
     def finished(self, state: MixedState) -> bool:
         return bool(state.is_finished)
 
-    def use(self, state: MixedState) -> tuple[tuple[Units, Mixture], Any]:
-        return (state.units, state.best.mixture), ()
+    def use(self, state: MixedState) -> tuple[Trained, Any]:
+        return Trained(state.units, state.best.mixture, state.best.covariance, state.scores), ()
 
     def centres(self, state: MixedState) -> Params:
         return state.centres
@@ -476,15 +633,23 @@ class Mixed(Algorithm):
     # ------------------------------------------------------------------ settings
     def check(self, task: Task, sizes: Tensor) -> None:
         super().check(task, sizes)
-        if not task.is_linear:
+        is_additive = additive_layer(task) is not None
+        if not task.is_linear and not is_additive:
             raise CoterieError(
-                "mixed fits linear models, and this model has other layers", "use --model linear"
+                "mixed fits linear or additive models, and this model has other layers",
+                "use --model linear",
             )
-        outputs = task.module.get_parameter(task.first.weight).shape[0]  # type: ignore[union-attr]
-        if task.kind == "classification" and outputs != task.classes:
+        if self.features == "smooth" and not is_additive:
             raise CoterieError(
-                f"the model has {outputs} outputs for {task.classes} classes: give it as many."
+                "smooth features need columns of numbers and the model additive",
+                "use them with a table and leave out --model",
             )
+        if task.is_linear and task.kind == "classification":
+            outputs = len(task.module.get_parameter(task.first.weight))  # type: ignore[union-attr]
+            if outputs != task.classes:
+                raise CoterieError(
+                    f"the model has {outputs} outputs for {task.classes} classes: give it as many."
+                )
         columns = math.prod(task.row_shape)
         if columns > MAX_COLUMNS:
             raise CoterieError(
@@ -509,24 +674,31 @@ def totals(sums: Sums) -> Params:
     return {name: v[0] for name, v in sums.totals["sums"].items()}
 
 
-def find_units(task: Task, sums: Params) -> Units:
-    """The standardisation by the moments of all clients' rows."""
+def to_labels(task: Task, units: Units, values: Tensor) -> Tensor:
+    """Standardised numbers in the unit of the label."""
+    values = values * units.label_scale + units.label_shift
+    if task.scale is not None:
+        values = values * task.scale.deviation + task.scale.mean
+    return values.to(task.dtype)
 
-    rows, total_y, squares_y = sums["labels"]
-    rows = rows.clamp(min=1)
 
-    def moments(total: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
-        mean = total / rows
-        if not has_intercept(task):
-            mean = torch.zeros_like(mean)
-        deviation = (squares / rows - mean**2).clamp(min=0).sqrt()
-        is_constant = deviation <= 1e-9 * (1 + mean.abs())
-        return mean, torch.where(is_constant, 1.0, deviation)
+def pool(squares: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Add one observation of average size to each of several variances, [..., L, q].
 
-    shift, scale = moments(sums["x"], sums["xx"])
-    if task.kind == "regression":
-        return Units(shift, scale, *moments(total_y, squares_y))
-    return Units(shift, scale, shift.new_zeros(()), shift.new_ones(()))
+    A variance that few observations determine is then near the average of all, instead of 0.
+    """
+    average = squares.sum((-2, -1), keepdim=True) / counts.sum((-2, -1), keepdim=True)
+    return squares + average, counts + 1
+
+
+def with_hinges(fit: Fit, units: Units, task: Task) -> Fit:
+    """The fit with as many hinges as the units have; those that it lacks are 0."""
+    more = units.size + int(has_intercept(task)) - fit.mixture.means.shape[-1]
+    pad = torch.nn.functional.pad
+    covariance = pad(fit.covariance, (0, more, 0, more))
+    means = pad(fit.mixture.means, (0, more))
+    ridge = pad(fit.ridge, (0, more), value=1.0)
+    return Fit(fit.mixture._replace(means=means), ridge, covariance)
 
 
 def stack_mixtures(fits: list[Fit]) -> Mixture:

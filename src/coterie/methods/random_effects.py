@@ -3,17 +3,19 @@
     symbol      here               shape
     b_i         coefficients       [L, p], the client's own; the intercept comes first
     μ_k         means              [K, L, p], what the coefficients of group k scatter around
-    τ           variances          [L, p], between the clients of a group
+    τ           variances          [L, q], between the clients of a group, of the first q ≤ p
+                                   coefficients; the others are the same in a group
     s²          noise              [], variance of a label around its prediction; 1 for classes
     π_k         shares             [K]
     r_ik        responsibilities   [K], the probability of each group for client i
-    u           scaled             [L, p], (b − μ)/√τ, which remains defined where τ is 0
+    u           scaled             [L, q], (b − μ)/√τ, which remains defined where τ is 0
     G           information        [L, p, p], second derivative of the rows' −log likelihood
-    A           1 + √τ G √τ        [L, p, p]; the posterior covariance of b is √τ A⁻¹ √τ
+    A           1 + √τ G √τ        [L, q, q]; the posterior covariance of b is √τ A⁻¹ √τ
 
-L is 1 for a number or two classes, else the number of classes. Columns and labels are standardised
-by `Units`. For classes, posteriors are normal approximations at the mode (Laplace), which Newton's
-method finds with a line search; with several classes, A leaves out the covariance between classes.
+L is 1 for a number or two classes, else the number of classes; features are those of
+`features.py`. For classes, posteriors are normal approximations at the mode (Laplace), which
+Newton's method finds with a line search; with several classes, A leaves out the covariance between
+classes.
 """
 
 from __future__ import annotations
@@ -28,21 +30,16 @@ from torch import Tensor
 from coterie.core.contract import Data
 from coterie.core.params import Params
 from coterie.core.task import Task
+from coterie.methods.features import Units, features, raw_labels
 
 CURVATURES = 3  # how often Newton's method computes A, which takes most of the time
 STEPS = 3  # steps with the same A
 GRADIENT_STEPS = 6  # conjugate-gradient steps that correct for covariances between classes
 # lengths of a step; the best is taken
 LENGTHS = (1.0, 0.5, 0.2, 0.05, 0.005, 0.0)
-
-
-class Units(NamedTuple):
-    """Standardisation of columns and labels, over the rows of all clients."""
-
-    shift: Tensor  # [columns], their means; 0 if the model has no intercept
-    scale: Tensor  # [columns], their standard deviations
-    label_shift: Tensor  # []
-    label_scale: Tensor  # []
+SCORES = 400  # bins of the histogram of scores
+WIDEST = 10.0  # the largest score
+PRIOR_ROWS = 20.0  # with normal scores, added to those of all clients
 
 
 class Mixture(NamedTuple):
@@ -67,7 +64,8 @@ class Posterior(NamedTuple):
 
     scaled: Tensor  # u
     coefficients: Tensor  # b = μ + √τ u
-    determined: Tensor  # [L, p], 1 − diag A⁻¹: how far the rows determine each coefficient
+    covariance: Tensor  # [L, q, q], V = √τ A⁻¹ √τ
+    kept: Tensor  # [L, q, p], V G: how far b depends on the rows rather than on μ
     slope: Tensor  # [L, p], derivative of the rows' log likelihood by the coefficients
     marginal: Tensor  # [L, p, p], the information about μ: (G⁻¹ + τ)⁻¹
     squares: Tensor  # [], sum of squared residuals; 0 for classes
@@ -83,6 +81,14 @@ class Expansion(NamedTuple):
     information: Tensor  # G
 
 
+class Predictive(NamedTuple):
+    """The linear predictors of rows if the client belongs to each group, in standard units."""
+
+    shares: Tensor  # r, [K]
+    means: Tensor  # [K, n, L]
+    variances: Tensor  # [K, n, L], from what is not known about b
+
+
 class Memberships(NamedTuple):
     """A client's posterior under every group, leaves [K, ...], and the group probabilities."""
 
@@ -92,34 +98,11 @@ class Memberships(NamedTuple):
 
 
 # ------------------------------------------------------------------------------ rows
-def outputs_of(task: Task) -> int:
-    """L, the number of linear predictors."""
-    if task.kind == "regression" or task.classes == 2:
-        return 1
-    return int(task.classes or 1)
-
-
-def has_intercept(task: Task) -> bool:
-    """Whether the linear model has a bias."""
-    return task.first is not None and task.first.bias is not None
-
-
-def raw_labels(task: Task, data: Data) -> Tensor:
-    """Labels as numbers in the unit that the model predicts, 0 for padding, [n]."""
-    y = data.all.y.double()
-    if task.scale is not None:
-        y = (y - task.scale.mean) / task.scale.deviation
-    return torch.where(data.all.mask > 0, y, 0.0)
-
-
 def design(task: Task, units: Units, data: Data) -> Design:
     """A client's rows in these units."""
     batch = data.all
     mask = batch.mask.double()
-    x = (batch.x.flatten(1).double() - units.shift) / units.scale
-    if has_intercept(task):
-        x = torch.cat([torch.ones_like(x[:, :1]), x], 1)
-    x = x * mask[:, None]
+    x = features(task, units, batch.x) * mask[:, None]
     if task.kind == "regression":
         y = (raw_labels(task, data) - units.label_shift) / units.label_scale * mask
     elif task.classes == 2:
@@ -160,7 +143,7 @@ def expand_at(rows: Design, point: Tensor) -> Expansion:
     outputs = rows.x @ point.T
     slope, probabilities = slope_at(rows, outputs)
     fit = -(class_losses(outputs, rows.y) * rows.mask).sum()
-    return Expansion(point, fit, slope, information_at(rows, probabilities))
+    return Expansion(point, fit, slope, information_at(rows.x, rows, probabilities))
 
 
 def find_posterior(rows: Design, mean: Tensor, variances: Tensor, noise: Tensor) -> Posterior:
@@ -177,17 +160,18 @@ def expand(near: Expansion, mean: Tensor, variances: Tensor) -> Posterior:
     """The posterior if the rows' log likelihood is quadratic, as it is for numbers."""
     root = variances.sqrt()
     inverse, log_det = invert(precision(near.information, root))
-    determined, marginal = informations(near.information, inverse, root)
+    covariance, kept, marginal = informations(near.information, inverse, root)
     away = mean - near.point
     bend = apply(near.information, away)
     at_mean = near.log_likelihood + (away * (near.slope - bend / 2)).sum()
-    pull = root * (near.slope - bend)
+    pull = root * (near.slope - bend)[:, : root.shape[1]]
     scaled = apply(inverse, pull)
-    coefficients = mean + root * scaled
+    coefficients = move(mean, root * scaled)
     return Posterior(
         scaled=scaled,
         coefficients=coefficients,
-        determined=determined,
+        covariance=covariance,
+        kept=kept,
         slope=near.slope - apply(near.information, coefficients - near.point),
         marginal=marginal,
         squares=torch.zeros_like(log_det),
@@ -205,14 +189,16 @@ def find_mode(rows: Design, mean: Tensor, variances: Tensor, noise: Tensor) -> P
         fit = class_losses(outputs, rows.y) * rows.mask
         return fit.sum(-1) + 0.5 * (scaled**2).sum((-2, -1))
 
-    scaled = torch.zeros_like(mean)
+    varying = rows.x[:, : root.shape[1]]  # the columns whose coefficients differ from μ
+    scaled = torch.zeros_like(variances)
     outputs = rows.x @ mean.T
     for turn in range(CURVATURES * STEPS):
         slope, probabilities = slope_at(rows, outputs)
         if turn % STEPS == 0:
-            inverse, _ = invert(precision(information_at(rows, probabilities), root))
-        step = newton_step(rows.x, probabilities, root, inverse, root * slope - scaled)
-        change = rows.x @ (root * step).T
+            inverse, _ = invert(precision(information_at(varying, rows, probabilities), root))
+        gradient = root * slope[:, : root.shape[1]] - scaled
+        step = newton_step(varying, probabilities, root, inverse, gradient)
+        change = varying @ (root * step).T
         costs = cost_of(
             outputs + lengths[:, None, None] * change, scaled + lengths[:, None, None] * step
         )
@@ -223,13 +209,14 @@ def find_mode(rows: Design, mean: Tensor, variances: Tensor, noise: Tensor) -> P
         is_best = costs <= least + 1e-9 * (1 + least.abs())
         length = torch.where(is_best, lengths, 0.0).amax()
         scaled, outputs = scaled + length * step, outputs + length * change
-    near = expand_at(rows, mean + root * scaled)
+    near = expand_at(rows, move(mean, root * scaled))
     inverse, log_det = invert(precision(near.information, root))
-    determined, marginal = informations(near.information, inverse, root)
+    covariance, kept, marginal = informations(near.information, inverse, root)
     return Posterior(
         scaled=scaled,
         coefficients=near.point,
-        determined=determined,
+        covariance=covariance,
+        kept=kept,
         slope=near.slope,
         marginal=marginal,
         squares=torch.zeros_like(noise),
@@ -277,16 +264,17 @@ def slope_at(rows: Design, outputs: Tensor) -> tuple[Tensor, Tensor]:
     return ((rows.y - probabilities) * rows.mask[:, None]).T @ rows.x, probabilities
 
 
-def information_at(rows: Design, probabilities: Tensor) -> Tensor:
-    """G [L, p, p] at these probabilities [n, L]."""
+def information_at(x: Tensor, rows: Design, probabilities: Tensor) -> Tensor:
+    """G of the columns x [n, q] of the rows, [L, q, q], at these probabilities [n, L]."""
     curvature = probabilities * (1 - probabilities) * rows.mask[:, None]
-    return (curvature.T[:, :, None] * rows.x).mT @ rows.x
+    return (curvature.T[:, :, None] * x).mT @ x
 
 
 def precision(information: Tensor, root: Tensor) -> Tensor:
     """A = 1 + √τ G √τ."""
-    eye = torch.eye(root.shape[1], dtype=root.dtype, device=root.device)
-    return eye + root[:, :, None] * information * root[:, None, :]
+    q = root.shape[1]
+    eye = torch.eye(q, dtype=root.dtype, device=root.device)
+    return eye + root[:, :, None] * information[:, :q, :q] * root[:, None, :]
 
 
 def invert(matrices: Tensor) -> tuple[Tensor, Tensor]:
@@ -294,16 +282,94 @@ def invert(matrices: Tensor) -> tuple[Tensor, Tensor]:
     return torch.linalg.inv_ex(matrices).inverse, torch.linalg.slogdet(matrices).logabsdet.sum()
 
 
-def informations(information: Tensor, inverse: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
-    """(1 − diag A⁻¹ [L, p], (G⁻¹ + τ)⁻¹ [L, p, p]), exact where τ is nearly 0."""
-    beside = root[:, :, None] * inverse * root[:, None, :]  # the posterior covariance
-    determined = (beside * information).sum(-1)
-    return determined, information - information @ beside @ information
+def informations(
+    information: Tensor, inverse: Tensor, root: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(V, V G, (G⁻¹ + τ)⁻¹ [L, p, p]), exact where τ is nearly 0."""
+    covariance = root[:, :, None] * inverse * root[:, None, :]
+    kept = covariance @ information[:, : root.shape[1]]
+    return covariance, kept, information - information[:, :, : root.shape[1]] @ kept
+
+
+def move(mean: Tensor, by: Tensor) -> Tensor:
+    """Add by [L, q] to the first coefficients of mean [L, p]."""
+    return mean + F.pad(by, (0, mean.shape[1] - by.shape[1]))
 
 
 def apply(matrices: Tensor, vectors: Tensor) -> Tensor:
     """Matrix times vector: [L, p, p] and [L, p] to [L, p]."""
     return (matrices @ vectors[..., None])[..., 0]
+
+
+# ------------------------------------------------------------------------------ predictions
+def predict_rows(found: Memberships, covariance: Tensor, x: Tensor) -> Predictive:
+    """The posterior of x·b for rows x [n, p], given what the client knows.
+
+    The covariance of b is V + (1 − V G) Cov(μ) (1 − V G)ᵀ: what its own rows leave open, and what
+    all rows leave open about μ, with Cov(μ) = `covariance` [K, L, p, p].
+    """
+    post = found.posteriors
+    varying = x[:, : post.kept.shape[-2]]
+    own = ((varying @ post.covariance) * varying).sum(-1)  # [K, L, n]
+    borrowed = x - varying @ post.kept  # x (1 − V G)
+    variances = own + ((borrowed @ covariance) * borrowed).sum(-1)
+    means = x @ post.coefficients.mT
+    return Predictive(found.responsibilities, means, variances.clamp(min=0).mT)
+
+
+def sum_scores(found: Memberships, covariance: Tensor, noise: Tensor, rows: Design) -> Tensor:
+    """A histogram of how far labels lie from their predictions without their own row.
+
+    Each label is converted to the standard normal score of its place in the predictive
+    distribution that the other rows give. If the model holds, the scores are standard normal;
+    skewed or heavy-tailed labels show here, and `score_at` corrects intervals for them.
+    """
+    predicted = predict_rows(found, covariance, rows.x)
+    # the predictive variance without a row is s²/(1 − h), and its residual e/(1 − h)
+    left = (1 - predicted.variances[..., 0] / noise).clamp(min=1e-3)
+    errors = (rows.y - predicted.means[..., 0]) / (noise * left).sqrt()
+    level = predicted.shares @ torch.special.ndtr(errors)
+    score = torch.special.ndtri(level.clamp(1e-15, 1 - 1e-15)).clamp(-WIDEST, WIDEST)
+    bins = ((score + WIDEST) / (2 * WIDEST) * SCORES).long().clamp(0, SCORES - 1)
+    return torch.zeros(SCORES, dtype=score.dtype, device=score.device).scatter_add(
+        0, bins, rows.mask
+    )
+
+
+def score_at(histogram: Tensor, level: float) -> Tensor:
+    """The score below which this share of labels lies, from the `sum_scores` of all clients."""
+    edges = torch.linspace(-WIDEST, WIDEST, SCORES + 1, dtype=histogram.dtype)
+    normal = torch.special.ndtr(edges).diff()
+    below = (histogram + PRIOR_ROWS * normal).cumsum(0)
+    below = below / below[-1]
+    bin = int(torch.searchsorted(below, level).clamp(max=SCORES - 1))
+    before = below[bin - 1] if bin else below.new_zeros(())
+    inside = (level - before) / (below[bin] - before)
+    return edges[bin] + inside * (edges[bin + 1] - edges[bin])
+
+
+def quantile_of_rows(predicted: Predictive, noise: Tensor, score: Tensor) -> Tensor:
+    """The value of each row's label with this score in its predictive distribution, [n]."""
+    means, level = predicted.means[..., 0], torch.special.ndtr(score)
+    deviations = (predicted.variances[..., 0] + noise).sqrt()
+    low, high = (means + score * deviations).aminmax(dim=0)
+    for _ in range(50):  # bisection; with one group both ends are the answer
+        middle = (low + high) / 2
+        is_below = predicted.shares @ torch.special.ndtr((middle - means) / deviations) < level
+        low, high = torch.where(is_below, middle, low), torch.where(is_below, high, middle)
+    return (low + high) / 2
+
+
+def class_log_probabilities(predicted: Predictive) -> Tensor:
+    """The log probability of each class, averaged over what is unknown, [n, classes].
+
+    The average over normal logits is near that of logits divided by √(1 + π/8 variance)
+    (MacKay 1992).
+    """
+    logits = predicted.means / (1 + math.pi / 8 * predicted.variances).sqrt()  # [K, n, L]
+    if logits.shape[-1] == 1:
+        logits = torch.cat([-logits / 2, logits / 2], -1)
+    return (logits.log_softmax(-1) + predicted.shares.log()[:, None, None]).logsumexp(0)
 
 
 # ------------------------------------------------------------------------------ sums
@@ -316,7 +382,7 @@ def statistics(found: Memberships, size: Tensor) -> Params:
         "slope": as_weights(r, post.slope),
         "information": as_weights(r, post.marginal),
         "scaled_squares": as_weights(r, post.scaled**2).sum(0),
-        "determined": as_weights(r, post.determined).sum(0),
+        "determined": as_weights(r, torch.diagonal(post.kept, dim1=-2, dim2=-1)).sum(0),
         "squares": (r * post.squares).sum(),
         "rows": size.double(),
         "log_likelihood": found.log_likelihood,
@@ -326,39 +392,3 @@ def statistics(found: Memberships, size: Tensor) -> Params:
 def as_weights(r: Tensor, values: Tensor) -> Tensor:
     """Multiply row k of values [K, ...] by r_k."""
     return values * r.reshape(-1, *[1] * (values.dim() - 1))
-
-
-# ------------------------------------------------------------------------------ models
-def to_models(task: Task, units: Units, coefficients: Tensor) -> Params:
-    """Linear models of these coefficients [..., L, p], every leaf [..., outputs, ...]."""
-    assert task.first is not None
-    if task.kind == "classification" and coefficients.shape[-2] == 1:
-        coefficients = torch.cat([-coefficients / 2, coefficients / 2], -2)
-    if task.kind == "regression":
-        coefficients = coefficients * units.label_scale
-    start = int(has_intercept(task))
-    weight = coefficients[..., start:] / units.scale
-    model = {task.first.weight: weight}
-    if task.first.bias is not None:
-        shift = units.label_shift if task.kind == "regression" else 0.0
-        model[task.first.bias] = coefficients[..., 0] - weight @ units.shift + shift
-    return {name: v.to(task.dtype) for name, v in model.items()}
-
-
-def from_models(task: Task, units: Units, models: Params) -> Tensor:
-    """The inverse of `to_models`: coefficients [K, L, p] of stacked models."""
-    assert task.first is not None
-    weight = models[task.first.weight].double()
-    coefficients = weight * units.scale
-    if task.first.bias is not None:
-        intercept = models[task.first.bias].double() + weight @ units.shift
-        coefficients = torch.cat([intercept[..., None], coefficients], -1)
-    if task.kind == "regression":
-        if task.first.bias is not None:
-            coefficients = torch.cat(
-                [coefficients[..., :1] - units.label_shift, coefficients[..., 1:]], -1
-            )
-        return coefficients / units.label_scale
-    if task.classes == 2:
-        return coefficients[:, 1:] - coefficients[:, :1]
-    return coefficients - coefficients.mean(1, keepdim=True)

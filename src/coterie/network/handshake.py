@@ -136,6 +136,8 @@ def _agree(messenger: Messenger, names: list[str], spec: RunSpec) -> Handshake:
     schema = merge_schema(described, spec)
     roster = make_roster(names, described, schema)
     model = model_name(spec.model, roster)
+    if spec.model is None:
+        model = spec.method.default_model(model)
     task, _ = create_task(roster, model, spec.options)
     needs_curvature = can_fit_step_sizes(spec.method, task, roster, spec.options)
     check = CheckModel(

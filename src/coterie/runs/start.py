@@ -235,8 +235,10 @@ def create_job(
     chosen = Options(**options)
     check_settings(chosen)
     fed = apply_data_options(fed, chosen)
+    check_settings(method)  # before its step sizes and its model are used
+    if model is None:
+        model = method.default_model(models.default(fed.roster))
     task, name = create_task(fed.roster, model, chosen)
-    check_settings(method)  # before its step sizes are used
     method = fit_step_sizes(method, task, fed, chosen)
     check_run_options(chosen, method, task, fed.roster)
     plan = plan or plan_for(task, fed.roster, cores)
