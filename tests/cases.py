@@ -18,6 +18,7 @@ import coterie as ct
 from coterie.core import randomness
 from coterie.core.contract import Algorithm, Data
 from coterie.core.task import Batch
+from coterie.data.federation import Ragged
 from coterie.methods.registry import methods
 from coterie.runs.run import Run
 from oracles import (
@@ -288,6 +289,7 @@ def brief(method: Algorithm) -> Algorithm:
         "local_steps": 3,
         "solve_steps": 4,
         "join_steps": 4,
+        "join_rounds": 2,
         "finetune": 2,
         "trial": 2,
         "outer": 2,
@@ -302,6 +304,17 @@ def brief(method: Algorithm) -> Algorithm:
 def model_for(method: Algorithm) -> str:
     """A small model that the method can train on the digits of `federation`."""
     return "softmax" if isinstance(method, ct.Mixed) else "mlp:12"
+
+
+def rows_for(method: Algorithm, fed: ct.data.Federation) -> ct.data.Federation:
+    """For a method that inverts matrices of columns: two classes by the means of four columns."""
+    if not isinstance(method, ct.Mixed):
+        return fed
+
+    def coarse(rows: Ragged) -> Ragged:
+        return rows._replace(x=rows.x.unflatten(1, (4, -1)).flatten(2).mean(2), y=rows.y % 2)
+
+    return replace(fed, classes=2, train=coarse(fed.train), test=coarse(fed.test))
 
 
 def variants() -> dict[str, Algorithm]:

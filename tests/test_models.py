@@ -113,7 +113,7 @@ def test_cnn6_starts_by_xaviers_rule() -> None:
 
 def test_default_and_list() -> None:
     assert models.default(TARGETS.roster) == "linear" and models.default(GREY.roster) == "mlp"
-    assert set(models.models()) == {"linear", "softmax", "mlp", "cnn", "cnn6"}
+    assert set(models.models()) == {"linear", "softmax", "additive", "mlp", "cnn", "cnn6"}
     assert all(models.models().values())
 
 

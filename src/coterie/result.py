@@ -23,6 +23,7 @@ from coterie.runs.start import Model, prepare_run
 from coterie.runs.tables import GROUP_COLUMNS, group_rows
 from coterie.runs.trained import TrainedRun
 from coterie.serve import predict as serving
+from coterie.serve.effects import Effect, column_effects
 from coterie.serve.export import CARD, Exported, export_clients, export_groups
 from coterie.serve.predict import Assignment
 
@@ -252,6 +253,7 @@ class Result:
         cluster: int | None = None,
         support: Any = None,
         probabilities: bool = False,
+        interval: float | None = None,
     ) -> Tensor:
         """Predict classes or targets. Exactly one of client, cluster and support is needed.
 
@@ -263,9 +265,13 @@ class Result:
                 joins as the method defines.
             probabilities: Return the probability of each class instead of class numbers; `labels`
                 has the names of the classes.
+            interval: Also return the interval that holds a target with this probability, such as
+                0.9. `mixed` has it from its posterior; other methods need validation rows
+                (`valid=0.2` in training), whose errors give it.
 
         Returns:
-            Class numbers [n], probabilities [n, classes], or regression targets [n].
+            Class numbers [n], probabilities [n, classes], or regression targets [n]; with an
+            interval [n, 3]: target, low and high.
 
         Example:
             >>> import coterie as ct
@@ -276,10 +282,40 @@ class Result:
         """
         if client is None:
             return serving.predict(
-                self.trained, x, cluster=cluster, support=support, probabilities=probabilities
+                self.trained,
+                x,
+                cluster=cluster,
+                support=support,
+                probabilities=probabilities,
+                interval=interval,
+                load_run=lambda: self._run,
             )
         serving.require_one_of(client=client, cluster=cluster, support=support)
-        return serving.predict_as_client(self._run, x, client, probabilities)
+        return serving.predict_as_client(self._run, x, client, probabilities, interval)
+
+    def effects(self) -> list[Effect]:
+        """Return how each group's prediction changes with each column of a table.
+
+        Each `Effect` has `column`, `group`, and lists of the same length: `x` (values of the
+        column: 41 numbers in its own unit, two standard deviations to either side of its mean, or
+        the texts of a category), `mean` (the change of the prediction from that at the column's
+        mean, or at the first text, with all other columns at their means; in the label's unit, or
+        the log odds of the second of two classes), and `low` and `high`, a 95 % band from the
+        posterior of `mixed`, None for other methods. Effects come in the order of columns, then
+        groups. All values are plain Python numbers and texts.
+
+        Raises:
+            CoterieError: If the data are no tables, or the method has no cluster models.
+
+        Example:
+            >>> import coterie as ct, pandas as pd
+            >>> tables = {f"site {i}": pd.DataFrame({"age": range(20, 40), "score": range(20)})
+            ...           for i in range(4)}
+            >>> effect = ct.run(ct.Mixed(), ct.data.from_frames(tables, label="score")).effects()[0]
+            >>> effect.column, effect.group, len(effect.x), len(effect.mean)
+            ('age', 0, 41, 41)
+        """
+        return column_effects(self.trained)
 
     def export(
         self,

@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 import coterie as ct
-from cases import brief, federation, measured, model_for, variants
+from cases import brief, federation, measured, model_for, rows_for, variants
 from coterie.core.call import START, Version
 from coterie.core.errors import SiteRefusal
 from coterie.engines.codec import BadBytes, decode, encode
@@ -448,7 +448,8 @@ def test_every_method_runs_on_sites_with_default_limits_and_nothing_to_spare(nam
     """What functions declare is enough for a whole run, newcomers and scores included."""
     options = {"rounds": 2, "engine": "wire", "eval_every": 1, "dtype": "float64"}
     method = VARIANTS[name]
-    run = prepare_run(method, federation(unseen=2), model_for(method), **options)
+    fed = rows_for(method, federation(unseen=2))
+    run = prepare_run(method, fed, model_for(method), **options)
     rows = list(strict(run, limits=Limits(repeats=1)).rounds())
     assert not any(row["rejected"] for row in rows)
     assert all("accuracy" in row and "unseen_accuracy" in row for row in rows)

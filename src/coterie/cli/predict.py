@@ -86,6 +86,9 @@ class PredictFlags(NewRowsFlags):
     support: str | None = setting(
         None, "a file with labelled rows of a new client: use the model that fits them"
     )
+    interval: float | None = setting(
+        None, "also give the interval that holds a number with this probability, such as 0.9"
+    )
     keep: tuple[str, ...] = setting((), "columns of the file to copy beside the predictions")
     out: str | None = setting(None, "CSV file to write; none: print")
 
@@ -103,13 +106,21 @@ def predict(names: list[str], argv: list[str]) -> int:
         kept = read_columns(Path(file), asked.keep)
         support = read_support(models, asked, watcher)
         if isinstance(models, Exported):
+            if asked.interval is not None:
+                raise CoterieError("exported models have no intervals: give the run's folder.")
             name = exported_name(models, asked, support)
             outputs = models.predict(x, name, probabilities=True)
         else:
             outputs = models.predict(
-                x, client=asked.client, cluster=asked.cluster, support=support, probabilities=True
+                x,
+                client=asked.client,
+                cluster=asked.cluster,
+                support=support,
+                probabilities=True,
+                interval=asked.interval,
             )
-    write_predictions(as_columns(outputs, roster_of(models).labels, kept), asked.out)
+    columns = as_columns(outputs, roster_of(models).labels, kept, asked.interval is not None)
+    write_predictions(columns, asked.out)
     if asked.out is not None:
         print(f"{len(outputs)} predictions saved in {asked.out}")
     return 0
@@ -287,16 +298,24 @@ def read_columns(file: Path, names: Sequence[str]) -> dict[str, list[Any]]:
 
 # ------------------------------------------------------------------------------ writing predictions
 def as_columns(
-    outputs: Tensor, labels: Sequence[str] | None, kept: dict[str, list[Any]]
+    outputs: Tensor,
+    labels: Sequence[str] | None,
+    kept: dict[str, list[Any]],
+    has_interval: bool = False,
 ) -> dict[str, Sequence[Any]]:
     """Return predictions as columns of a table.
 
     Args:
-        outputs: [n] predicted values, or [n, classes] probabilities.
+        outputs: [n] predicted values, [n, 3] with their intervals, or [n, classes] probabilities.
         labels: Names of the classes.
         kept: Columns of the file to copy.
+        has_interval: Whether outputs have intervals.
     """
     columns: dict[str, Sequence[Any]] = {"row": range(1, len(outputs) + 1), **kept}
+    if has_interval:
+        for name, values in zip(("prediction", "low", "high"), outputs.T.tolist()):
+            columns[name] = [f"{v:.6g}" for v in values]
+        return columns
     if outputs.dim() == 1:
         columns["prediction"] = [f"{v:.6g}" for v in outputs.tolist()]
         return columns

@@ -414,6 +414,22 @@ class Algorithm:
         """The stacked cluster models, for export and assignment; None without clusters."""
         return None
 
+    def standard_errors(
+        self, task: Task, state: State, x: Tensor, reference: Tensor
+    ) -> Tensor | None:
+        """Standard errors of the cluster models' outputs for rows x, less those for `reference`.
+
+        Args:
+            task: The model as a function.
+            state: The server's state.
+            x: [n, ...].
+            reference: [1, ...].
+
+        Returns:
+            [K, n], in the label's unit or log odds; None for methods without them.
+        """
+        return None
+
     def groups(self, state: State) -> Tensor | None:
         """The cluster of each client, int64 [N], −1 if unknown; or mixture weights [N, K]."""
         return None

@@ -127,6 +127,12 @@ class Local:
             changes["l2"] = min(DEFAULT_TABLE_L2, 0.1 / lr)  # far below 2 / lr, where steps diverge
         return replace(self, **changes)  # type: ignore[arg-type]
 
+    def for_rounds(self: L, rounds: int) -> L:
+        """The same settings with the local steps, or epochs, of this many rounds."""
+        if self.local_epochs is not None:
+            return replace(self, local_epochs=self.local_epochs * rounds)
+        return replace(self, local_steps=self.local_steps * rounds)
+
     def max_curvature(self, clients: int) -> float:
         """The largest curvature for which local steps do not diverge."""
         return STABILITY_LIMIT / self.lr - self.l2

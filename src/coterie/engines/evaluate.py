@@ -6,10 +6,12 @@ separately.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from coterie.clustering.kmeans import sketch
 from coterie.clustering.losses import best_by_loss, bootstrap_shares
@@ -17,6 +19,7 @@ from coterie.core.call import EvaluationData
 from coterie.core.contract import (
     Algorithm,
     Data,
+    Finite,
     Losses,
     MixtureShares,
     Report,
@@ -32,7 +35,14 @@ MEMBERSHIP = {
     "losses": Losses("its mean loss under each centre"),
     "shares": MixtureShares("how often each centre fits best in a bootstrap over its rows"),
 }
+ERROR_BINS = 1000  # of the histogram of absolute errors, each 1.4 % wide
 SKETCH_BINS = 4096  # numbers in a model's sketch; smaller models stay as they are
+
+
+def error_edges(loss_unit: float) -> Tensor:
+    """The edges of the bins of absolute errors, [ERROR_BINS + 1], in the label's unit."""
+    sizes = torch.logspace(-4, 2, ERROR_BINS, dtype=torch.float64) * math.sqrt(loss_unit)
+    return torch.cat([sizes.new_zeros(1), sizes])
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,38 @@ class Evaluation:
         sent, x = shared
         out = self.method.predict(task, sent, per_client, private, data, x)
         return Upload({}, {}, {"outputs": out}), private
+
+    @client(report={"interval": Report("an interval for rows that it was sent")})
+    def interval(
+        self,
+        task: Task,
+        shared: Any,
+        per_client: Any,
+        private: Any,
+        data: Data,
+        *,
+        level: float,
+    ) -> tuple[Upload, Any]:
+        """Report prediction, low and high [n, 3] for the samples x that the server sends."""
+        sent, x = shared
+        out = self.method.predict(task, sent, per_client, private, data, x)
+        ends = self.method.predict_interval(task, sent, per_client, private, data, x, level)
+        return Upload({}, {}, {"interval": torch.cat([out[:, None], ends], 1)}), private
+
+    @client(report={"errors": Finite("how many of its errors are how large", minimum=0)})
+    def absolute_errors(
+        self, task: Task, shared: Any, per_client: Any, private: Any, evaluation: EvaluationData
+    ) -> tuple[Upload, Any]:
+        """Report a histogram of the absolute errors on the evaluated samples."""
+        rows = evaluation.evaluated
+        data = self._choosing_data(evaluation)
+        out = self.method.predict(task, shared, per_client, private, data, rows.x)
+        size = (out - rows.y).abs().double()
+        edges = error_edges(task.loss_unit).to(size.device)
+        bins = torch.searchsorted(edges[1:], size).clamp(max=ERROR_BINS - 1)
+        counts = torch.zeros(ERROR_BINS, dtype=torch.float64, device=size.device)
+        counts = counts.scatter_add(0, bins, rows.mask.double())
+        return Upload({}, {}, {"errors": counts}), private
 
     @client(weight=Weight())
     def personal_model(

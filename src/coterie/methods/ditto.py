@@ -11,7 +11,7 @@ Differences from the paper:
   model takes as many steps, on the same batches, as the global one.
 * v_k starts at w⁰, and only participants update theirs. The pull is towards w as it was received,
   not as it is after the client's own steps.
-* A new client takes one round's personal steps from w.
+* A new client takes the personal steps of `join_rounds` rounds from w.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Ditto(FedAvg):
     paper: ClassVar[str] = "Li et al. 2021"
 
     lam: float = setting(0.5, "strength λ of the pull towards the global model", ge=0)
+    join_rounds: int = setting(50, "rounds in whose steps a new client trains its model", ge=1)
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:
         return task.inits(seed, 1), task.init(seed)
@@ -69,4 +70,4 @@ class Ditto(FedAvg):
 
     def join(self, task: Task, shared: Params, data: Data) -> tuple[Any, Params]:
         w = pick(shared, 0)
-        return (), self.train_personal(task, w, w, data)
+        return (), self.for_rounds(self.join_rounds).train_personal(task, w, w, data)

@@ -138,10 +138,10 @@ def sum_histogram(units: Units, data: Data) -> Tensor:
     """The number of rows in each bin of each column, [columns, BINS]."""
     z = (data.all.x.flatten(1).double() - units.shift) / units.scale
     place = (torch.asinh(FINE * z) / math.asinh(FINE * WIDEST) + 1) / 2 * BINS  # 0 to BINS
-    bins = place.floor().clamp(0, BINS - 1).long()
+    bins = place.long().clamp(0, BINS - 1)
     counts = torch.zeros_like(units.shift)[:, None].repeat(1, BINS)
-    weights = data.all.mask.double().expand(len(units.shift), -1)
-    return counts.scatter_add(1, bins.T, weights)
+    weights = data.all.mask.double()[:, None] + 0 * z  # NaN where a cell is, so that it shows
+    return counts.scatter_add(1, bins.T, weights.T)
 
 
 def place_knots(units: Units, histogram: Tensor) -> Units:

@@ -3,8 +3,8 @@
     here            shape
     private         every leaf [...], the client's own model
 
-All clients start from one common model; participants continue training. A new client takes one
-round's steps from the common model.
+All clients start from one common model; participants continue training. A new client takes the
+steps of `join_rounds` rounds from the common model.
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from coterie.core.contract import Algorithm, Ask, Data, Finite, Local, Upload, client
+from coterie.core.contract import (
+    Algorithm,
+    Ask,
+    Data,
+    Finite,
+    Local,
+    Upload,
+    client,
+    setting,
+)
 from coterie.core.params import Params, minus, norm
 from coterie.core.task import Task
 from coterie.optim import descend
@@ -32,6 +41,8 @@ class LocalOnly(Local, Algorithm):
 
     name: ClassVar[str] = "local"
     paper: ClassVar[str] = "baseline"
+
+    join_rounds: int = setting(50, "rounds in whose steps a new client trains its model", ge=1)
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:
         model = task.init(seed)
@@ -57,4 +68,4 @@ class LocalOnly(Local, Algorithm):
         return private
 
     def join(self, task: Task, start: Params, data: Data) -> tuple[Any, Params]:
-        return (), descend(task, start, data.batches(self), self)
+        return (), descend(task, start, data.batches(self.for_rounds(self.join_rounds)), self)

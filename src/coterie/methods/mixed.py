@@ -624,6 +624,17 @@ class Mixed(Algorithm):
     def use(self, state: MixedState) -> tuple[Trained, Any]:
         return Trained(state.units, state.best.mixture, state.best.covariance, state.scores), ()
 
+    def standard_errors(
+        self, task: Task, state: MixedState, x: Tensor, reference: Tensor
+    ) -> Tensor | None:
+        units = state.units
+        along = features(task, units, x) - features(task, units, reference)  # [n, p]
+        covariance = state.best.covariance[:, 0]  # [K, p, p]
+        errors = ((along @ covariance) * along).sum(-1).clamp(min=0).sqrt()
+        if task.kind == "classification":
+            return errors if task.classes == 2 else None
+        return errors * units.label_scale * math.sqrt(task.loss_unit)
+
     def centres(self, state: MixedState) -> Params:
         return state.centres
 

@@ -331,9 +331,8 @@ def sum_scores(found: Memberships, covariance: Tensor, noise: Tensor, rows: Desi
     level = predicted.shares @ torch.special.ndtr(errors)
     score = torch.special.ndtri(level.clamp(1e-15, 1 - 1e-15)).clamp(-WIDEST, WIDEST)
     bins = ((score + WIDEST) / (2 * WIDEST) * SCORES).long().clamp(0, SCORES - 1)
-    return torch.zeros(SCORES, dtype=score.dtype, device=score.device).scatter_add(
-        0, bins, rows.mask
-    )
+    counts = torch.zeros(SCORES, dtype=score.dtype, device=score.device)
+    return counts.scatter_add(0, bins, rows.mask + 0 * score)
 
 
 def score_at(histogram: Tensor, level: float) -> Tensor:

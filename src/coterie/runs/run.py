@@ -368,7 +368,9 @@ class Run:
         row["eval_seconds"] = time.perf_counter() - began
         return row
 
-    def ask_clients(self, function: str, ids: Tensor, shared: Any, per_client: Any) -> Stack:
+    def ask_clients(
+        self, function: str, ids: Tensor, shared: Any, per_client: Any, **static: Any
+    ) -> Stack:
         """Run a client function of `Evaluation` and return every answer.
 
         Clients' private states do not change.
@@ -378,6 +380,7 @@ class Run:
             ids: The clients, int64 [n].
             shared: Sent to each client.
             per_client: Leaves [n, ...], a row for each client.
+            **static: Plain numbers that the function takes.
         """
         ask = self.round_context(max(self.round, 0), "evaluate")
         answers: Stack = ask(
@@ -385,6 +388,7 @@ class Run:
             ids,
             shared=shared,
             per_client=per_client,
+            static=static,
             reduce="stack",
             stream="evaluate",
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from coterie.core.task import Batch, Task
 from coterie.data.roster import Roster
 from coterie.runs.run import Run
 from coterie.runs.trained import TrainedRun
+from coterie.serve.intervals import add_conformal, check_level, group_members, has_posterior
 
 MIN_SAMPLES = 10  # below it, an assignment is doubtful
 MAX_LOSS_RATIO = 10  # to the typical loss; above it, no cluster fits
@@ -118,18 +119,38 @@ def predict(
     cluster: int | None = None,
     support: Any = None,
     probabilities: bool = False,
+    interval: float | None = None,
+    load_run: Callable[[], Run] | None = None,
 ) -> Tensor:
-    """Predict with a cluster model or as a new client; see `Result.predict`."""
+    """Predict with a cluster model or as a new client; see `Result.predict`.
+
+    `load_run` returns the run with its data, which intervals of some methods need.
+    """
+    if interval is not None:
+        check_level(trained.task, interval)
     if cluster is None and support is None and has_one_model(trained):
         cluster = 0
     require_one_of(cluster=cluster, support=support)
     rows = check_rows(trained.task, trained.roster, x, use_labels=False).x
+    group = cluster
     if cluster is not None:
         model = pick(require_centres(trained), check_cluster(trained, cluster))
         outputs = trained.task.outputs(model, rows)
     else:
-        outputs = _outputs_of_new_client(trained, support, rows)
-    return to_predictions(trained.task, outputs, probabilities)
+        joined = join_as_new(trained, support)
+        if interval is not None and has_posterior(trained.method):
+            return joined.predict_interval(rows, interval)
+        outputs = joined.predict(rows)
+        if interval is not None and trained.groups is not None:
+            group = assign(trained, *split_support(support)).group
+    if interval is None:
+        return to_predictions(trained.task, outputs, probabilities)
+    if has_posterior(trained.method):
+        raise CoterieError(
+            "an interval depends on the site's own rows", "name a client, or give its labelled rows"
+        )
+    assert load_run is not None
+    return add_conformal(load_run(), outputs, interval, group_members(trained, group))
 
 
 def has_one_model(trained: TrainedRun) -> bool:
@@ -145,30 +166,75 @@ def check_cluster(trained: TrainedRun, cluster: int) -> int:
     return cluster
 
 
-def _outputs_of_new_client(trained: TrainedRun, support: Any, rows: Tensor) -> Tensor:
-    """Return the outputs of a client that joins with labelled samples."""
-    x, y = (support, None) if is_table(support) else support
+class JoinedClient(NamedTuple):
+    """A new client that has joined with its labelled samples."""
+
+    method: Algorithm
+    task: Task
+    shared: Any
+    per_client: Any
+    private: Any
+    data: Data
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Return the outputs for rows x."""
+        return self.method.predict(
+            self.task, self.shared, self.per_client, self.private, self.data, x
+        )
+
+    def predict_interval(self, x: Tensor, level: float) -> Tensor:
+        """Return prediction, low and high for rows x, [n, 3]."""
+        ends = self.method.predict_interval(
+            self.task, self.shared, self.per_client, self.private, self.data, x, level
+        )
+        return torch.cat([self.predict(x)[:, None], ends], 1)
+
+
+def join_as_new(trained: TrainedRun, support: Any) -> JoinedClient:
+    """Let a client with these labelled samples join."""
     method = trained.method_now
     shared, _ = method.use(trained.state)
+    x, y = split_support(support)
     batch = check_labelled_rows(trained.task, trained.roster, x, y)
     client_key = randomness.client_keys(["a newcomer"], trained.options.seed)[0]
     key = randomness.keys(client_key, trained.round, "evaluate")
     data = Data(batch, key, client_key)
     per_client, private = method.join(trained.task, shared, data)
-    return method.predict(trained.task, shared, per_client, private, data, rows)
+    return JoinedClient(method, trained.task, shared, per_client, private, data)
 
 
-def predict_as_client(run: Run, x: Any, client: str, probabilities: bool = False) -> Tensor:
+def split_support(support: Any) -> tuple[Any, Any]:
+    """Return (x, y) of labelled samples; a table has its labels in x."""
+    return (support, None) if is_table(support) else support
+
+
+def predict_as_client(
+    run: Run, x: Any, client: str, probabilities: bool = False, interval: float | None = None
+) -> Tensor:
     """Predict with the model of a client that trained; see `Result.predict`."""
+    if interval is not None:
+        check_level(run.task, interval)
     rows = check_rows(run.task, run.roster, x, use_labels=False).x
     ids = client_ids(run, [client])
     shared, per_client = at_last_round(run).use(run.state)
-    answers = run.ask_clients("outputs", ids, (shared, rows), pick_clients(per_client, ids))
+    function, static = "outputs", {}
+    if interval is not None and has_posterior(run.method):
+        function, static = "interval", {"level": interval}
+    picked = pick_clients(per_client, ids)
+    answers = run.ask_clients(function, ids, (shared, rows), picked, **static)
     if not len(answers.ids):
         raise CoterieError(
             f"client {client!r} returned no finite outputs: train with a smaller lr."
         )
-    return to_predictions(run.task, answers.report["outputs"][0], probabilities)
+    outputs = answers.report[function][0]
+    if interval is None:
+        return to_predictions(run.task, outputs, probabilities)
+    if static:
+        return outputs
+    trained, own = run.trained(), int(ids[0])
+    groups = trained.hard_groups
+    group = None if groups is None else int(groups[own])
+    return add_conformal(run, outputs, interval, group_members(trained, group), own)
 
 
 def at_last_round(run: Run) -> Algorithm:
