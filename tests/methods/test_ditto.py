@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -136,11 +138,12 @@ def test_each_client_is_measured_with_its_personal_model() -> None:
     assert all(apart(v, one(run.state), 1e-3) for v in personal(run))
 
 
-def test_a_newcomer_takes_one_rounds_personal_steps_from_the_global_model() -> None:
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_a_new_client_takes_the_personal_steps_of_some_rounds(rounds) -> None:
     p = measured(unseen=1)
-    run = p.run(METHOD, rounds=2)
+    run = p.run(replace(METHOD, join_rounds=rounds), rounds=2)
     w = one(run.state)
-    v = descend(p.f, w, [p.clients[3]] * 3, 0.05, pull=1.0, towards=w)
+    v = descend(p.f, w, [p.clients[3]] * 3 * rounds, 0.05, pull=1.0, towards=w)
     assert run.history[-1]["unseen_mse"] == pytest.approx(p.test_loss(v, 3), rel=1e-12)
 
 

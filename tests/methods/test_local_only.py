@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -86,10 +88,11 @@ def test_each_client_is_measured_with_its_own_model() -> None:
     np.testing.assert_allclose(run.client_scores["mse"], p.test_losses(personal(run)), rtol=1e-12)
 
 
-def test_a_newcomer_takes_one_rounds_steps_from_the_common_start() -> None:
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_a_new_client_takes_the_steps_of_some_rounds_from_the_common_start(rounds) -> None:
     p = measured(unseen=1)
-    run = p.run(TRAINER, rounds=2)
-    w = descend(p.f, arrays(run.task.init(0)), [p.clients[3]] * 3, 0.05)
+    run = p.run(replace(TRAINER, join_rounds=rounds), rounds=2)
+    w = descend(p.f, arrays(run.task.init(0)), [p.clients[3]] * 3 * rounds, 0.05)
     assert run.history[-1]["unseen_mse"] == pytest.approx(p.test_loss(w, 3), rel=1e-12)
 
 

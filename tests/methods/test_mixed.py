@@ -177,13 +177,13 @@ def planted(groups: int, clients: int, seed: int, classes: int = 0, rows: int = 
 @pytest.mark.parametrize("groups, clients", [(1, 20), (2, 6), (3, 18)])
 def test_planted_groups_are_found_and_no_others(groups, clients):
     found = 0
-    for seed in range(3):
+    for seed in range(2):
         problem = planted(groups, clients, seed)
         run = problem.run(ct.Mixed(), eval_every=100, engine="vectorised")
         labels = run.groups().tolist()
         found += same_groups(labels, [i % groups for i in range(clients)])
         assert run.history[-1]["finished"] and run.round < 10
-    assert found == 3
+    assert found == 2
 
 
 @pytest.mark.slow
@@ -261,18 +261,18 @@ def test_clients_with_one_row_one_class_or_separable_classes_harm_nobody(classes
     rng = np.random.default_rng(0)
     labels = tuple("abc"[:classes])
     data = {}
-    for i in range(24):
+    for i in range(12):
         n = [1, 2, 8, 60][i % 4]
         x = rng.normal(size=(n, 3))
         z = x @ rng.normal(size=(3, classes)) * 0.3 + x[:, :1] * np.arange(classes)
         y = (z + rng.gumbel(size=z.shape)).argmax(1)
         if i % 3 == 0:
             y[:] = i % classes
-        if i == 23:  # separable, by a column that is large
+        if i == 11:  # separable, by a column that is large
             x[:, 2] = 50 * (2 * (y > 0) - 1)
         data[f"c{i}"] = (x, y)
     fed = federation(data, test=data, labels=labels)
-    result = ct.run(ct.Mixed(), fed, model="linear")
+    result = ct.run(ct.Mixed(clusters=1, max_steps=30), fed, model="linear")
     state = result.trained.state
     assert all(v.isfinite().all() for v in tree_leaves(state) if v.is_floating_point())
     assert result.final["loss"] < math.log(classes)
