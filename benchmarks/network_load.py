@@ -26,10 +26,10 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
 from coterie.network.certificates import make_authority, register_site
+from coterie.network.connections import LOOPBACK, free_port
 from coterie.network.https_node import ServerConnection, client_context
 from coterie.network.https_server import HttpsServer
 from coterie.network.packets import Packet
-from coterie.network.ports import LOOPBACK, free_port
 from machine import processor_name
 from process_watch import resident
 

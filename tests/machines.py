@@ -13,7 +13,7 @@ import numpy as np
 from torch.utils._pytree import tree_leaves
 
 import coterie as ct
-from coterie.network.ports import free_port
+from coterie.network.connections import free_port
 
 NAMES = ("ash", "birch", "cedar", "elm", "fir", "oak")
 

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -199,7 +199,7 @@ class RememberedSite:
     With IFCA, whose sites have no private values, a reply depends on the request alone.
     """
 
-    known: dict[tuple[str, bytes], Packet] = {}
+    known: ClassVar[dict[tuple[str, bytes], Packet]] = {}
 
     def __init__(self, base: Path, name: str) -> None:
         self.base = base

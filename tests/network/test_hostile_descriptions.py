@@ -72,6 +72,7 @@ LIES = {
     "huge": (columns_of(lambda c: c.update(mean=1e200)), "are not finite"),
     "quantiles": (columns_of(lambda c: c.update(quantiles=[1e9])), "further from its mean"),
     "unsorted": (columns_of(lambda c: c.update(quantiles=[2.0, 1.0])), "not sorted"),
+    "incomplete": (columns_of(lambda c: c.pop("squares")), "the column a is incomplete"),
     "kind": (columns_of(lambda c: c.update(kind="secret")), "its description is invalid"),
     "text": (lambda b: b.description["columns"].update({"x" * 2000: {}}), "description is invalid"),
     "nothing": (lambda b: b.description.clear(), "its description is invalid"),

@@ -25,7 +25,7 @@ from coterie.network.certificates import (
     renew,
     revoke,
 )
-from coterie.network.connections import Refusals
+from coterie.network.connections import LOOPBACK, Refusals, free_port
 from coterie.network.https_node import (
     ConnectionLost,
     HttpsNode,
@@ -35,7 +35,6 @@ from coterie.network.https_node import (
 )
 from coterie.network.https_server import HttpsServer
 from coterie.network.packets import Packet
-from coterie.network.ports import LOOPBACK, free_port
 from machines import wait_for
 
 HELLO = Packet(b"a request", {"shared": b"x" * 1000, "own": b""})

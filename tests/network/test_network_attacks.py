@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import coterie as ct
+from coterie.network.connections import LOOPBACK
 from coterie.network.https_node import ServerConnection, client_context
-from coterie.network.ports import LOOPBACK
 from machines import NAMES, Machines, environment, small_config, wait_for, write_tables
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]

@@ -14,9 +14,9 @@ import coterie as ct
 from coterie.cli import main
 from coterie.network import https_node
 from coterie.network.certificates import make_authority, register_site, revoke
+from coterie.network.connections import LOOPBACK, free_port
 from coterie.network.https_server import HttpsServer
 from coterie.network.packets import Packet, Reply, read_head
-from coterie.network.ports import LOOPBACK, free_port
 
 TWO = ("ash", "elm")
 

@@ -8,9 +8,9 @@ from made_network import NAMES, InProcessNetwork
 
 import coterie as ct
 from coterie.cli import main
-from coterie.core.errors import CoterieError
+from coterie.core.errors import CoterieError, SiteRefusal
 from coterie.network.monitoring import report_site
-from coterie.network.packets import Packet, Refused, Reply, Request, read_head, write_head
+from coterie.network.packets import Packet, Refused, Reply, Request, Terms, read_head, write_head
 from coterie.network.participation import OWNER_REASONS
 from coterie.network.waiting import WaitPolicy
 
@@ -155,3 +155,16 @@ def test_terms_that_a_site_refuses_are_no_failure_of_its_table(change, reason, t
     reply = read_head(site.handle(Packet(write_head(request), {})).head, Reply)
     assert reply.body == Refused(reason)
     assert site.fault is None
+
+
+def test_a_schema_with_another_label_than_the_terms_is_refused(tmp_path):
+    """Otherwise a server could train on a column that the owner's --label does not allow."""
+    network = InProcessNetwork(tmp_path, CFL)
+    network.begin()
+    requests = [read_head(packet.head, Request) for _, packet, _ in network.transport.traffic]
+    terms = next(r.body for r in requests if isinstance(r.body, Terms))
+    changed = msgspec.structs.replace(terms, schema={**terms.schema, "label": "colour"})
+    local = network.transport.sites["oak"].local
+    assert local.build_run(terms)
+    with pytest.raises(SiteRefusal, match="the label of its schema is not the one that it names"):
+        local.build_run(changed)

@@ -8,9 +8,8 @@ import pytest
 from made_network import NAMES, InProcessNetwork, distance
 
 import coterie as ct
-from coterie.network.connections import Refusals
+from coterie.network.connections import Refusals, free_port
 from coterie.network.monitoring import WatchedServer
-from coterie.network.ports import free_port
 from coterie.network.server import export_models
 from machines import small_config, start, wait_for, write_tables
 from serving import ask, served

@@ -13,9 +13,9 @@ from made_network import InProcessNetwork
 
 import coterie as ct
 from coterie.network.certificates import make_authority, register_site
+from coterie.network.connections import LOOPBACK, free_port
 from coterie.network.https_server import HttpsServer
 from coterie.network.packets import Reply, read_head
-from coterie.network.ports import LOOPBACK, free_port
 from machines import NAMES as ALL_NAMES
 from machines import (
     Machines,

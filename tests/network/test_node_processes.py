@@ -1,98 +1,58 @@
-"""A simulation and its nodes: who has ended, what was said, and when nobody is waited for."""
+"""A simulation and its nodes: which have ended, and with which error."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from coterie.network.packets import Packet
-from coterie.network.simulation import NodeProcesses, NodesEnded, WatchedTransport, read_error
+from coterie.core.errors import CoterieError
+from coterie.network.handshake import SitesFailed
+from coterie.network.local_table import BAD_TABLE
+from coterie.network.simulation import ChildProcesses, NodesEnded, quote_nodes
 from coterie.network.states import SiteFolder
-from coterie.network.waiting import WaitPolicy
-
-SOON = WaitPolicy(grace=0.0)
-
-
-class Silence:
-    """A transport to sites that say nothing."""
-
-    def __init__(self) -> None:
-        self.replies: list[tuple[str, Packet]] = []
-
-    def connections(self) -> dict[str, int]:
-        return {"ash": 1, "elm": 1}
-
-    def send(self, packets) -> None:
-        pass
-
-    def receive(self, seconds: float) -> list[tuple[str, Packet]]:
-        return self.replies
 
 
 @pytest.fixture
-def nodes(tmp_path, monkeypatch):
-    """The nodes of ash, which has ended with a sentence, and of elm, which lives."""
-    monkeypatch.setattr("coterie.network.simulation.LOG_DELAY", 0.0)
-    nodes = NodeProcesses(tmp_path, seed=1)
+def nodes(tmp_path):
+    """The nodes of ash, which has ended with an error, and of elm, which lives."""
+    nodes = ChildProcesses(tmp_path)
     for name, code in {"ash": "", "elm": "import time; time.sleep(60)"}.items():
-        nodes.processes[name] = subprocess.Popen([sys.executable, "-c", code])
+        nodes.processes[name] = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE
+        )
     nodes.log_of("ash").write_text("connected\ncoterie: the column a of client 'ash' is bad.\n")
     nodes.log_of("elm").write_text("connected\n")
     nodes.processes["ash"].wait()
     yield nodes
     nodes.stop()
+    assert nodes.ended() == {"ash", "elm"}
 
 
-def test_who_has_ended_and_its_words(nodes):
+def test_who_has_ended_and_with_which_error(nodes):
     assert nodes.ended() == {"ash"}
-    assert nodes.ended(seconds=30.0) == set()
-    assert nodes.errors() == {"ash": "the column a is bad."}
+    assert nodes.errors() == {"the column a is bad.": ["ash"]}
     nodes.wait_for_end(["ash"], 60)  # at once
 
 
-def test_a_log_without_a_sentence_at_its_end_has_no_words(tmp_path):
-    file = Path(tmp_path / "log")
-    for text in ("", "connected\n", "coterie: wrong.\nconnected\n"):
-        file.write_text(text)
-        assert read_error(file) == ""
+@pytest.mark.parametrize("text", ["", "connected\n", "coterie: wrong.\nconnected\n"])
+def test_a_log_without_an_error_at_its_end_has_none(text, nodes):
+    nodes.log_of("ash").write_text(text)
+    assert nodes.errors() == {}
 
 
-def test_a_node_that_ends_before_all_are_connected_ends_the_simulation(nodes):
-    transport = WatchedTransport(Silence(), nodes, SOON)
-    transport.open_messenger("0" * 16, 0)
-    with pytest.raises(NodesEnded, match="the nodes of ash ended before the run did"):
-        transport.receive(0.0)
-
-
-def test_an_exchange_ends_when_all_that_it_waits_for_have_ended(nodes):
-    transport = WatchedTransport(Silence(), nodes, SOON)
-    messenger = transport.open_messenger("0" * 16, 1)
-    messenger.awaited = frozenset({"ash", "elm"})
-    assert transport.receive(0.0) == []  # elm may answer
-    messenger.awaited = frozenset({"ash"})
-    with pytest.raises(NodesEnded, match="the nodes of ash ended"):
-        transport.receive(0.0)
-
-
-def test_an_exchange_that_can_do_without_a_node_has_the_time_to(nodes):
-    transport = WatchedTransport(Silence(), nodes, WaitPolicy(grace=60.0))
-    transport.open_messenger("0" * 16, 1).awaited = frozenset({"ash"})
-    assert transport.receive(0.0) == []
-
-
-def test_a_node_that_has_ended_is_not_connected(nodes):
-    assert WatchedTransport(Silence(), nodes, SOON).connections() == {"elm": 1}
-
-
-def test_a_reply_of_a_node_that_has_ended_counts(nodes):
-    silence = Silence()
-    silence.replies = [("ash", Packet(b"", {}))]
-    transport = WatchedTransport(silence, nodes, SOON)
-    transport.open_messenger("0" * 16, 1).awaited = frozenset({"ash"})
-    assert transport.receive(0.0) == silence.replies
+@pytest.mark.parametrize(
+    "error, sentence",
+    [
+        (NodesEnded(["ash"]), "the nodes of ash ended before the run did; ash says: the column a"),
+        (SitesFailed({"ash": BAD_TABLE}), "not all sites can join the run: ash says: the column"),
+        (SitesFailed({"ash": BAD_TABLE, "elm": "no"}), "not all sites .* elm .no.; ash says: the"),
+    ],
+)
+def test_the_error_of_a_node_is_quoted(error, sentence, nodes):
+    with pytest.raises(CoterieError, match=sentence):
+        raise quote_nodes(error, nodes)
 
 
 def test_a_sites_folder_of_a_run_carries_its_name(tmp_path):

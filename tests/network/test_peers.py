@@ -19,7 +19,7 @@ from coterie.core.errors import CoterieError
 from coterie.data.table_options import TableOptions
 from coterie.engines.codec import decode
 from coterie.network.handshake import RunSpec
-from coterie.network.peers.peer import Peer
+from coterie.network.peers import Peer
 from coterie.network.states import SiteFolder
 from coterie.network.waiting import WaitPolicy
 from coterie.runs.files import write_error
@@ -76,10 +76,10 @@ class ThreadGather:
         self.killed_after: int | None = None
         self.sent: list[bytes] = []
 
-    def set_names(self, names: list[str]) -> None:
+    def close(self) -> None:
         pass
 
-    def all_gather(self, mine: bytes) -> list[bytes]:
+    def all_gather(self, mine: bytes) -> dict[str, bytes]:
         self.sent.append(mine)
         if len(self.sent) == self.killed_before:
             raise Killed
@@ -89,7 +89,7 @@ class ThreadGather:
             raise CoterieError("a peer no longer answers", "start all again") from e
         if len(self.sent) == self.killed_after:
             raise Killed
-        return everything
+        return dict(zip(NAMES, everything))
 
 
 class Peers:
@@ -236,11 +236,10 @@ def test_peers_with_other_settings_are_named(tmp_path):
     assert not (tmp_path / "ash/run").exists()
 
 
-def test_two_peers_of_one_name_are_refused(tmp_path):
+def test_a_peer_with_the_certificate_of_another_is_refused(tmp_path):
     peers = Peers(tmp_path)
-    all_say(
-        peers.run(elm=peers.peer("cedar")), "2 peers are called cedar: give each its own --name"
-    )
+    sentence = "the peer cedar has the certificate of elm: call its file elm.pem"
+    all_say(peers.run(elm=peers.peer("cedar")), sentence)
 
 
 def test_a_peer_whose_table_does_not_fit_is_named_everywhere(tmp_path, caplog):

@@ -1,79 +1,31 @@
-"""Who is gone among peers, and `coterie network peers` on the command line."""
+"""`coterie network peers` on the command line, and peers that do not find each other."""
 
 from __future__ import annotations
 
-import json
 import socket
-import subprocess
-import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from coterie.cli import main
-from coterie.network.peers import group, rendezvous
-from coterie.network.peers.rendezvous import Rendezvous
-from coterie.network.ports import free_port
-from machines import environment, write_tables
+from coterie.core.errors import CoterieError
+from coterie.network.certificates import make_authority, register_site
+from coterie.network.connections import LOOPBACK, free_port
+from coterie.network.https_server import HttpsServer
+from coterie.network.peer_group import FirstPeer, OtherPeer
+from machines import write_tables
 
-
-# ------------------------------------------------------------------------------ who is gone
-class DictStore:
-    """A store in this process; `living` ranks give another sign whenever somebody looks."""
-
-    def __init__(self, exchanges: dict[int, int], living: set[int]) -> None:
-        self.words = {f"heartbeat/{r}": f"[1, {exchange}]" for r, exchange in exchanges.items()}
-        self.living = living
-
-    def check(self, keys):
-        return all(key in self.words for key in keys)
-
-    def get(self, key):
-        beat, exchange = (
-            json.loads(self.words[key]) if key.startswith("heartbeat") else (None, None)
-        )
-        if beat is None:
-            return self.words[key].encode()
-        if int(key.removeprefix("heartbeat/")) in self.living:
-            beat += 1
-        self.words[key] = json.dumps([beat, exchange])
-        return self.words[key].encode()
-
-    def set(self, key, value):
-        self.words[key] = value
-
-    def compare_set(self, key, expected, value):
-        self.words.setdefault(key, value)
-
-
-@pytest.mark.parametrize(
-    "exchanges, living, verdict",
-    [
-        ({0: 5, 1: 5, 2: 4, 3: 5}, {0, 1, 3}, ([2], [])),
-        ({0: 5, 1: 5, 2: 4, 3: 5}, {0, 1, 2, 3}, ([], [2])),
-        ({0: 5, 1: 5, 3: 5}, {0, 1, 3}, ([2], [])),
-        ({0: 5, 1: 5, 2: 5, 3: 5}, {0, 1, 2, 3}, ([], [])),
-    ],
-)
-def test_who_is_gone_is_told_from_who_is_slow(exchanges, living, verdict, monkeypatch):
-    monkeypatch.setattr(group, "OBSERVATION", 0.0)
-    place = Rendezvous(rank=1, world=4, host="127.0.0.1", port=1)
-    store = DictStore(exchanges, living)
-    assert group.agree_on_diagnosis(store, place, 5) == group.Diagnosis(*verdict)
-    store.living = {1}
-    assert group.agree_on_diagnosis(store, place, 5) == group.Diagnosis(*verdict), (
-        "the first one counts"
-    )
-
-
-# ------------------------------------------------------------------------------ the command
-PEER = "--data tables/ash.csv --rank 0 --world 2 --master 127.0.0.1:29500"
+PEER = "--data tables/ash.csv --key certs/ash.pem --first 127.0.0.1:29500"
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_tables(tmp_path / "tables", ("ash", "birch", "cedar", "elm"))
+    make_authority(tmp_path / "certs", LOOPBACK)
+    for name in ("ash", "birch", "cedar"):
+        register_site(tmp_path / "certs", name)
     return tmp_path
 
 
@@ -93,12 +45,13 @@ def says(flags: str, capsys) -> str:
 @pytest.mark.parametrize(
     "method, flags, sentence",
     [
-        ("pdl-tc", "", "a peer needs --data, --rank, --world, --master: or start all on this"),
-        ("pdl-tc", "--rank 0 --world 2 --data x.csv", "a peer needs --master"),
-        ("pdl-tc", PEER.replace(":29500", ""), "--master is '127.0.0.1': write HOST:PORT"),
-        ("pdl-tc", PEER.replace("29500", "99999"), "--master is '127.0.0.1:99999'"),
-        ("pdl-tc", PEER.replace("rank 0", "rank 2"), "the rank is 2: with 2 peers it must lie"),
-        ("pdl-tc", PEER.replace("ash", "yew"), "there is no file tables/yew.csv"),
+        ("pdl-tc", "", "a peer needs --data, --key, --first: or start all on this machine"),
+        ("pdl-tc", "--data x.csv --key y.pem", "a peer needs --first"),
+        ("pdl-tc", PEER.replace(":29500", ""), "the server is '127.0.0.1': give its host and port"),
+        ("pdl-tc", PEER.replace("29500", "99999"), "the server is '127.0.0.1:99999'"),
+        ("pdl-tc", PEER.replace("ash.csv", "yew.csv"), "there is no file tables/yew.csv"),
+        ("pdl-tc", PEER.replace("ash.pem", "yew.pem"), "there is no file certs/yew.pem"),
+        ("pdl-tc", f"{PEER} --certs nowhere", "nowhere/sites.json cannot be read"),
         ("pdl-tc", "--local 9", "{place}/tables has 4 files for 9 peers: ask for fewer"),
         ("ifca", PEER, "ifca has a server, and peers have none"),
         ("ifca", "--local 2", "ifca has a server, and peers have none"),
@@ -109,52 +62,95 @@ def test_mistakes_are_one_sentence(method, flags, sentence, place, capsys):
     assert says(flags, capsys).startswith(f"coterie: {sentence.format(place=place)}")
 
 
-def test_a_port_in_use_is_one_sentence(place, capsys, monkeypatch):
-    monkeypatch.setattr(rendezvous, "LEFTOVER", 0.0)
+def test_a_port_in_use_is_one_sentence(place, capsys):
     write_config(place, "pdl-tc")
     with socket.socket() as taken:
-        taken.bind(("", 0))
+        taken.bind((LOOPBACK, 0))
         taken.listen()
-        master = f"127.0.0.1:{taken.getsockname()[1]}"
-        sentence = says(PEER.replace("127.0.0.1:29500", master), capsys)
-    assert sentence.startswith(f"coterie: rank 0 cannot listen on {master}: give an address of")
+        address = f"{LOOPBACK}:{taken.getsockname()[1]}"
+        sentence = says(f"{PEER.replace('127.0.0.1:29500', address)} --certs certs", capsys)
+    assert sentence.startswith(f"coterie: the first peer cannot listen on {address} (")
+    assert sentence.endswith(": give --first an address and a free port of this machine.")
 
 
-def test_a_peer_whom_nobody_meets_gives_up(place, capsys):
+def test_a_peer_that_finds_no_other_gives_up(place, capsys):
     write_config(place, "pdl-tc")
-    master = f"127.0.0.1:{free_port()}"
-    alone = PEER.replace("127.0.0.1:29500", master) + " --wait 1"
+    address = f"{LOOPBACK}:{free_port()}"
+    alone = PEER.replace("127.0.0.1:29500", address) + " --wait 1"
+    sentence = says(f"{alone} --certs certs", capsys)
+    assert sentence == "coterie: birch, cedar did not connect within 1 seconds: start all peers."
     assert says(alone, capsys).startswith(
-        "coterie: the peer of rank 1 did not connect within 1 sec"
+        f"coterie: the first peer at {address} cannot be joined (the server cannot be reached): "
     )
-    other = alone.replace("rank 0", "rank 1")
-    assert says(other, capsys).startswith(f"coterie: nobody listens at {master}: start the peer")
 
 
-ABORTING = """
-import atexit, os, sys
-from coterie.cli import main
-from coterie.core.errors import CoterieError
-from coterie.network.peers import group
+# ------------------------------------------------------------------------------ the group
+class Group:
+    """The first peer ash and its others, in threads; each gathers its own name."""
 
-class Broken:
-    def __init__(self, place):
-        atexit.register(os.abort)  # as threads of gloo may do
-        raise CoterieError("cedar no longer answers", "start it again")
+    def __init__(self, place: Path, deadline: float = 60) -> None:
+        self.place = place
+        self.server = HttpsServer(LOOPBACK, free_port(), place / "certs")
+        self.deadline = deadline
+        self.outcomes: dict[str, list] = {}
 
-group.PeerGroup = Broken
-sys.argv = ["coterie", *sys.argv[1:]]
-sys.exit(main())
-"""
+    def other(self, name: str) -> OtherPeer:
+        address = f"{LOOPBACK}:{self.server.port}"
+        return OtherPeer(address, self.place / f"certs/{name}.pem", wait=30)
+
+    def take_part(self, name: str, exchanges: int) -> None:
+        self.outcomes[name] = []
+        if name == "ash":
+            group = FirstPeer("ash", self.server, 30, self.deadline)
+        else:
+            group = self.other(name)
+        try:
+            for number in range(exchanges):
+                self.outcomes[name].append(group.all_gather(f"{name}{number}".encode()))
+            if exchanges == 3:
+                group.leave()
+        except CoterieError as e:
+            self.outcomes[name].append(str(e))
+        group.close()
+
+    def run(self, **exchanges: int) -> dict[str, list]:
+        threads = [threading.Thread(target=self.take_part, args=i) for i in exchanges.items()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        return self.outcomes
 
 
-def test_a_peer_ends_with_its_sentence_whatever_threads_do_in_the_end(place):
-    write_config(place, "pdl-tc")
-    ended = subprocess.run(
-        [sys.executable, "-c", ABORTING, "network", "peers", "net.toml", *PEER.split()],
-        capture_output=True,
-        text=True,
-        env=environment(),
+def test_all_peers_gather_the_same_bytes(place):
+    outcomes = Group(place).run(ash=3, birch=3, cedar=3)
+    expected = [{n: f"{n}{i}".encode() for n in ("ash", "birch", "cedar")} for i in range(3)]
+    assert outcomes == {"ash": expected, "birch": expected, "cedar": expected}
+
+
+@pytest.mark.parametrize("gone", ["ash", "birch"])
+def test_all_peers_name_the_one_that_ends_first(gone, place):
+    outcomes = Group(place).run(**{"ash": 3, "birch": 3, "cedar": 3, gone: 1})
+    sentence = (
+        f"{gone} no longer answers: start all peers again: each continues from its own files."
     )
-    assert ended.returncode == 2, ended.stderr
-    assert ended.stderr.splitlines()[-1] == "coterie: cedar no longer answers: start it again."
+    for name, outcome in outcomes.items():
+        assert len(outcome) == 1 if name == gone else outcome[-1] == sentence
+
+
+def test_a_slow_peer_is_named_after_the_deadline(place):
+    group = Group(place, deadline=0.5)
+    stuck = threading.Thread(target=lambda: setattr(group, "stuck", group.other("birch")))
+    stuck.start()
+    outcomes = group.run(ash=1, cedar=1)
+    stuck.join()
+    group.stuck.close()
+    sentence = "birch did not answer within 0.5 seconds: start all peers again: each continues "
+    assert outcomes["ash"] == outcomes["cedar"] == [sentence + "from its own files."]
+
+
+def test_a_first_peer_without_a_certificate_is_refused(place):
+    group = Group(place)
+    with pytest.raises(CoterieError, match="the peer yew has no certificate in this network"):
+        FirstPeer("yew", group.server, 1, 1)
+    group.server.close()

@@ -1,4 +1,4 @@
-"""Peers as real processes, over gloo on this machine."""
+"""Peers as real processes, over HTTPS on this machine."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import coterie as ct
-from coterie.network.peers.rendezvous import interface_towards
-from coterie.network.ports import free_port
+from coterie.network.certificates import make_authority, register_site
+from coterie.network.connections import LOOPBACK, free_port
 from machines import NAMES as ALL_NAMES
 from machines import distance, processes_of, small_config, start, wait_for, write_tables
 from oracles import private_states
@@ -37,18 +37,22 @@ class Processes:
         self.place = place
         self.deadline = str(deadline)
         (place / "net.toml").write_text(config(rounds))
+        make_authority(place / "certs", LOOPBACK)
+        for name in NAMES:
+            register_site(place / "certs", name)
         self.peers: dict[str, subprocess.Popen] = {}
 
     def start(self) -> None:
-        self.master = f"127.0.0.1:{free_port()}"
-        for rank, name in enumerate(NAMES):
-            self.start_one(rank, name)
+        self.address = f"{LOOPBACK}:{free_port()}"
+        for name in NAMES:
+            self.start_one(name)
 
-    def start_one(self, rank: int, name: str) -> None:
+    def start_one(self, name: str) -> None:
+        certs = ("--certs", "certs") if name == NAMES[0] else ()
         self.peers[name] = start(
-            self.place, "peers", "net.toml", "--data", f"sites/{name}.csv", "--rank", str(rank),
-            "--world", str(len(NAMES)), "--master", self.master, "--state", f"states/{name}",
-            "--deadline", self.deadline, log=f"{name}.log",
+            self.place, "peers", "net.toml", "--data", f"sites/{name}.csv",
+            "--key", f"certs/{name}.pem", "--first", self.address, *certs,
+            "--state", f"states/{name}", "--deadline", self.deadline, log=f"{name}.log",
         )  # fmt: skip
 
     def log(self, name: str) -> str:
@@ -99,11 +103,10 @@ def are_the_loop(place: Path, rounds: int) -> None:
 
 @pytest.mark.parametrize("killed", ["ash", "cedar"])
 def test_a_killed_peer_is_named_by_all_others_and_all_go_on(killed, place):
-    """ash is rank 0, in whose process all meet."""
+    """ash is the first peer, to which all others connect."""
     peers = Processes(place, rounds=20)
     sentence = (
-        f"{killed} no longer answers: start it and all other peers again: each continues from its "
-        "own files."
+        f"{killed} no longer answers: start all peers again: each continues from its own files."
     )
     try:
         peers.start()
@@ -121,14 +124,13 @@ def test_a_killed_peer_is_named_by_all_others_and_all_go_on(killed, place):
 @pytest.mark.parametrize("stopped", ["ash", "cedar"])
 def test_a_peer_that_stands_still_is_named_after_the_deadline(stopped, place):
     peers = Processes(place, rounds=500, deadline=5)
+    reason = "no longer answers" if stopped == "ash" else "did not answer within 5 seconds"
     try:
         peers.start()
         peers.wait_for_rounds(3)
         peers.peers[stopped].send_signal(signal.SIGSTOP)
-        sentence = (
-            f"{stopped} no longer answers: start it and all other peers again: each continues "
-        )
-        peers.say(sentence + "from its own files.", stopped, 80)
+        sentence = f"{stopped} {reason}: start all peers again: each continues from its own files."
+        peers.say(sentence, stopped, 80)
         peers.peers[stopped].send_signal(signal.SIGCONT)
         assert peers.peers[stopped].wait(60) == 2, "it ends, too, when it wakes up"
     finally:
@@ -160,25 +162,16 @@ def test_peers_end_when_the_command_that_started_them_is_killed(place):
 def test_peers_equal_the_loop_also_if_one_is_started_again_while_others_wait(place):
     peers = Processes(place, rounds=3)
     try:
-        peers.master = f"127.0.0.1:{free_port()}"
-        peers.start_one(0, "ash")
-        peers.start_one(1, "birch")
-        wait_for(lambda: "waiting for the peer of rank 2" in peers.log("birch"), 60, "birch")
+        peers.address = f"{LOOPBACK}:{free_port()}"
+        peers.start_one("ash")
+        peers.start_one("birch")
+        wait_for(lambda: "waiting for cedar to connect" in peers.log("ash"), 60, "birch")
         peers.peers["birch"].kill()
         peers.peers["birch"].wait()
-        peers.start_one(1, "birch")
-        wait_for(
-            lambda: peers.log("birch").count("waiting for the peer of rank 2") == 2,
-            60,
-            "birch again",
-        )
-        peers.start_one(2, "cedar")
+        peers.start_one("birch")
+        wait_for(lambda: peers.log("ash").count("birch has connected") == 2, 60, "birch again")
+        peers.start_one("cedar")
         peers.end_well()
     finally:
         peers.stop()
     are_the_loop(place, 3)
-
-
-def test_the_interface_is_the_one_towards_the_meeting_place():
-    assert interface_towards("127.0.0.1", 80) == "lo"
-    assert interface_towards("no such host", 80) is None

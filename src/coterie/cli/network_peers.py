@@ -5,23 +5,26 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coterie.cli.commands import skip_cleanup_at_exit
 from coterie.cli.flags import read_flags
-from coterie.cli.network_config import check_config_name, read_network_run
+from coterie.cli.network_config import check_config_name, read_network_run, require_network
 from coterie.cli.network_site import exit_with_parent
 from coterie.cli.progress import Watcher
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
-from coterie.network.peers.rendezvous import Rendezvous
+from coterie.network.handshake import RunSpec
 from coterie.network.waiting import WaitPolicy
 
-LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
+if TYPE_CHECKING:
+    from coterie.network.peer_group import PeerGroup
+
 ABOUT = """\
 Train without a server (pdl-tc): one process per client, and each sees the uploads of all others.
-Start the same command on every machine with a different --rank, from 0; rank 0 listens at --master.
+Make a certificate for each peer with `coterie network certs`, and start the same command on every
+machine, each with its own table and file. All peers connect to the first one, which has --certs.
 If a peer is lost, all others exit and name it; the same commands continue the run.
-There is no TLS and there are no keys: use it only on networks that you trust.
 """
 
 
@@ -33,10 +36,13 @@ class PeersFlags:
         None, "start this many peers on this machine, from the folder in the config file", ge=2
     )
     data: str | None = setting(None, "this peer's table: a CSV, Excel or Parquet file")
-    rank: int | None = setting(None, "number of this peer, from 0", ge=0)
-    world: int | None = setting(None, "number of peers", ge=2)
-    master: str | None = setting(None, "HOST:PORT at which the peer of rank 0 listens")
-    name: str | None = setting(None, "this peer's name; none: that of its table")
+    key: str | None = setting(
+        None, "this peer's file of `coterie network certs`, named after it, such as north.pem"
+    )
+    first: str | None = setting(None, "HOST:PORT at which the first peer listens")
+    certs: str | None = setting(
+        None, "this is the first peer: the folder of `coterie network certs`"
+    )
     state: str = setting(
         "coterie-peer", "folder of this peer's files; with --local, one subfolder for each peer"
     )
@@ -50,54 +56,49 @@ def peers(names: list[str], argv: list[str]) -> int:
     """`coterie network peers CONFIG`"""
     flags = read_flags("coterie network peers CONFIG", PeersFlags, ABOUT, argv)
     config = check_config_name("peers", names)
-    if flags.local is not None:
-        return run_local_peers(config, flags, flags.local)
-    return run_peer(config, flags)
-
-
-def run_local_peers(config: str, flags: PeersFlags, number: int) -> int:
-    """Run all peers on this machine."""
-    from coterie.network.peers.local import LocalPeers
-    from coterie.network.peers.peer import check_method
-
+    require_network()
     _, spec, path = read_network_run(config, None)
+    if flags.local is None:
+        return run_peer(spec, flags)
+    from coterie.network.peers import check_method
+    from coterie.network.simulation import run_local_peers
+
     check_method(spec)
     base = Path(flags.state)
-    LocalPeers(config, path, number, base, flags.deadline).run(flags.quiet)
+    run_local_peers(config, path, flags.local, base, deadline=flags.deadline, quiet=flags.quiet)
     print(f"each peer's run, private state and own model are in its folder in {base}")
     return 0
 
 
-def run_peer(config: str, flags: PeersFlags) -> int:
+def run_peer(spec: RunSpec, flags: PeersFlags) -> int:
     """Run one peer."""
-    from coterie.network.peers.group import PeerGroup
-    from coterie.network.peers.peer import Peer
+    from coterie.network.peers import Peer
 
-    place = place_of(flags)
-    _, spec, _ = read_network_run(config, None)
-    assert flags.data is not None
-    table = Path(flags.data)
-    if not table.is_file():
-        raise CoterieError(f"there is no file {table}", "check the path")
+    needed = {"--data": flags.data, "--key": flags.key, "--first": flags.first}
+    missing = [name for name, value in needed.items() if value is None]
+    if missing:
+        raise CoterieError(
+            f"a peer needs {', '.join(missing)}", "or start all on this machine with --local 4"
+        )
+    assert flags.data is not None and flags.key is not None
+    for file in (flags.data, flags.key):
+        if not Path(file).is_file():
+            raise CoterieError(f"there is no file {file}", "check the path")
     if flags.child:
         threading.Thread(target=exit_with_parent, daemon=True).start()
-    peer = Peer(spec, flags.name or table.stem, table, Path(flags.state))
+    peer = Peer(spec, Path(flags.key).stem, Path(flags.data), Path(flags.state))
     peer.describe()  # raises if its files are those of another run
     watcher = Watcher(flags.quiet)
     with watcher.showing():
-        if place.host not in LOCAL_HOSTS:
-            watcher.warn(
-                "peers use neither TLS nor keys: anyone on this network can read and change their "
-                "messages."
-            )
-        skip_cleanup_at_exit()  # threads may wait for a store that is gone
-        group = PeerGroup(place)
+        skip_cleanup_at_exit()  # unloading torch takes a second
+        group = join_group(peer.site.client, flags)
         try:
             run = peer.train(
                 group,
                 WaitPolicy(deadline=flags.deadline, quorum=1.0),
                 lambda run: watcher.follow(peer.site.client, run),
             )
+            group.leave()
         finally:
             group.close()
     assert run.folder is not None
@@ -105,37 +106,24 @@ def run_peer(config: str, flags: PeersFlags) -> int:
     return 0
 
 
-def place_of(flags: PeersFlags) -> Rendezvous:
-    """Return the rank of this peer and the address of rank 0."""
-    needed = {
-        "--data": flags.data,
-        "--rank": flags.rank,
-        "--world": flags.world,
-        "--master": flags.master,
-    }
-    missing = [name for name, value in needed.items() if value is None]
-    if missing:
-        raise CoterieError(
-            f"a peer needs {', '.join(missing)}", "or start all on this machine with --local 4"
-        )
-    host, port = read_master(str(flags.master))
-    assert flags.rank is not None
-    assert flags.world is not None
-    return Rendezvous(
-        rank=flags.rank,
-        world=flags.world,
-        host=host,
-        port=port,
-        wait=flags.wait,
-        deadline=flags.deadline,
-    )
+def join_group(name: str, flags: PeersFlags) -> PeerGroup:
+    """Connect to the other peers."""
+    from coterie.network.connections import check_port
+    from coterie.network.https_node import split_address
+    from coterie.network.https_server import HttpsServer
+    from coterie.network.peer_group import FirstPeer, OtherPeer
 
-
-def read_master(master: str) -> tuple[str, int]:
-    """Split HOST:PORT."""
-    host, _, port = master.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise CoterieError(
-            f"--master is {master!r}", "write HOST:PORT, as in peer0.example.org:29500"
-        )
-    return host.strip("[]"), int(port)
+    assert flags.first is not None and flags.key is not None
+    host, port = split_address(flags.first)
+    if flags.certs is None:
+        return OtherPeer(flags.first, Path(flags.key), flags.wait)
+    try:
+        check_port(host, port, "the first peer")
+    except CoterieError as e:
+        raise CoterieError(e.what, "give --first an address and a free port of this machine") from e
+    server = HttpsServer(host, port, Path(flags.certs))
+    try:
+        return FirstPeer(name, server, flags.wait, flags.deadline)
+    except CoterieError:
+        server.close()
+        raise

@@ -21,8 +21,8 @@ from coterie.cli.progress import Watcher
 from coterie.cli.watch import TOKEN, describe_address, warn_unencrypted
 from coterie.core.errors import CoterieError, Option
 from coterie.core.settings import setting
+from coterie.network.connections import check_port
 from coterie.network.packets import NO_EXPERIMENT
-from coterie.network.ports import check_port
 from coterie.network.registry import SiteDirectory
 from coterie.network.server import (
     OpenMessenger,

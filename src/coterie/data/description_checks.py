@@ -20,6 +20,8 @@ MAX_SITE_ROWS = 100_000_000
 MAX_SITE_CLASSES = 1000
 MAX_MOMENT = 1e100  # larger means and standard deviations are refused
 ROUNDING = 2.0  # counts and deviations may be rounded to one digit
+LABEL_KEYS = {"mean", "squares"}  # what a description has beside the count of numbers
+COLUMN_KEYS = {"mean", "squares", "quantiles", "ids", "rounded"}
 
 Text = Annotated[str, Meta(max_length=1000)]
 Count = Annotated[int, Meta(ge=0, le=MAX_SITE_ROWS)]
@@ -72,11 +74,15 @@ def find_fault(description: Any, train_rows: int) -> str | None:
         return f"its description is invalid ({e})"
     if table.rows > train_rows:
         return f"it describes {table.rows} rows and has {train_rows}"
+    if table.label.count and not description["label"].keys() >= LABEL_KEYS:
+        return "the mean or the squares of its label are missing"
     if table.label.count > table.rows:
         return f"its label has {table.label.count} values in {table.rows} rows"
     if not are_finite(table.label, table.rows):
         return "the mean or the squares of its label are not finite"
     for name, column in table.columns.items():
+        if column.count and not description["columns"][name].keys() >= COLUMN_KEYS:
+            return f"the description of the column {name} is incomplete"
         if not are_finite(column, table.rows):
             return f"the mean or the squares of the column {name} are not finite"
         fault = find_column_fault(column, table.rows)

@@ -1,9 +1,11 @@
-"""The connections of a server: limits, the TLS handshake, and a log of what is refused."""
+"""The connections of a server: its port, limits, the TLS handshake, and a log of refusals."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import socket
 import ssl
 import time
 from collections import Counter
@@ -11,7 +13,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-from coterie.core.errors import CoterieError
+from coterie.core.errors import CoterieError, Option
 
 try:
     import resource
@@ -19,6 +21,7 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 log = logging.getLogger("coterie")
+LOOPBACK = "127.0.0.1"
 MAX_UNKNOWN = 256  # connections that have not shown a registered certificate yet
 MAX_FILES = 4096  # that a server may have open
 SPARE_FILES = 100  # open files that this process needs beside its connections
@@ -31,6 +34,49 @@ TOO_MANY = "too many connections"
 TOO_SLOW = "no request in time"
 
 
+# ------------------------------------------------------------------------------ ports
+def free_port() -> int:
+    """Return a free port of this machine."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def check_port(
+    host: str,
+    port: int,
+    listener: str = "the server",
+    port_option: str = "port",
+    host_option: str = "host",
+) -> None:
+    """Refuse an address on which this process cannot listen.
+
+    Args:
+        host: Name or address of an interface of this machine.
+        port: Port number.
+        listener: Who is to listen there, for the message.
+        port_option: Option that sets the port.
+        host_option: Option that sets the host.
+
+    Raises:
+        CoterieError: Another process listens there, or the address is not one of this machine.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except (OSError, UnicodeError) as e:
+        reason = getattr(e, "strerror", None) or e
+        taken = isinstance(e, OSError) and e.errno in (errno.EADDRINUSE, errno.EACCES)
+        raise CoterieError(
+            f"{listener} cannot listen on {host}:{port} ({reason})",
+            "choose another {}",
+            options=[Option(port_option if taken else host_option)],
+        ) from e
+
+
+# ------------------------------------------------------------------------------ connections
 class Refusals:
     """Counts what a server refuses, and logs one line per party and minute.
 

@@ -24,10 +24,15 @@ from aiohttp import web
 from coterie.core.errors import CoterieError
 from coterie.engines.codec import BadBytes
 from coterie.network.certificates import SERVER
-from coterie.network.connections import Connection, ConnectionGate, Refusals, ServerCertificate
+from coterie.network.connections import (
+    Connection,
+    ConnectionGate,
+    Refusals,
+    ServerCertificate,
+    check_port,
+)
 from coterie.network.framing import REQUEST, SESSION, from_bytes, to_chunks
 from coterie.network.packets import Packet
-from coterie.network.ports import check_port
 from coterie.network.registry import SiteDirectory
 
 log = logging.getLogger("coterie")

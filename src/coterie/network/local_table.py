@@ -204,7 +204,7 @@ class LocalTable:
     def check_model(self, body: CheckModel) -> ModelReport:
         """Build the model from the common schema; return its fingerprint and the curvature."""
         options = run_options(body.run)
-        fed = self._encode(self._read(body), read_schema(body.schema), options)
+        fed = self._encode(self._read(body), read_schema(body), options)
         task = build_task(fed.roster, body.model, options, self.owner)
         curvature = None
         if body.curvature:
@@ -227,7 +227,7 @@ class LocalTable:
         """
         options = run_options(terms.run)
         owner = self.owner
-        fed = self._encode(self._read(terms), read_schema(terms.schema), options)
+        fed = self._encode(self._read(terms), read_schema(terms), options)
         task = build_task(fed.roster, terms.model, options, owner)
         if task.fingerprint() != terms.fingerprint:
             raise SiteRefusal(f"the model {sanitize_text(terms.model)} differs at this site")

@@ -1,172 +1,167 @@
-"""A network on one machine: a server in this process, and a process for each site."""
+"""Everything on one machine: a process for each site of a network, or for each peer."""
 
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import CoterieError
+from coterie.data.folder import client_files
+from coterie.data.table_files import READERS
 from coterie.metrics import Row
 from coterie.network.certificates import make_authority, register_site
-from coterie.network.children import start_child, table_files
+from coterie.network.connections import LOOPBACK, free_port
 from coterie.network.handshake import NOT_ALL, RunSpec, SitesFailed
 from coterie.network.https_server import HttpsServer
 from coterie.network.local_table import ENDS_NODE
 from coterie.network.packets import NO_EXPERIMENT, Packet
-from coterie.network.ports import LOOPBACK, free_port
-from coterie.network.server import begin, serve
-from coterie.network.transport import Messenger, Transport
+from coterie.network.server import begin, messenger_factory, serve
 from coterie.network.waiting import WaitPolicy, list_names
+from coterie.runs.files import write_error
 from coterie.runs.run import Run
 
 log = logging.getLogger("coterie")
 CONNECT_TIMEOUT = 180.0  # seconds in which nodes must connect
-EXIT_TIMEOUT = 10.0  # seconds in which a node ends, after a signal or a failure
-LOG_DELAY = 3.0  # seconds after the end of a node in which its last message reaches its log
+EXIT_TIMEOUT = 10.0  # seconds in which a process ends, after a signal or a failure
 PREFIX = "coterie: "  # of the error message with which a command ends
 
 
 # ------------------------------------------------------------------------------ processes
-class NodeProcesses:
-    """A process for each site.
+class NodesEnded(CoterieError):
+    """Nodes that a run needs have ended."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__(f"the nodes of {list_names(sorted(names))} ended before the run did")
+
+
+class ChildProcesses:
+    """A process for each table, which ends when this process does.
 
     Args:
-        folder: Folder for the states and logs of the sites.
-        seed: Seed of the sites' splits, as `coterie run` splits.
+        folder: Folder for the logs.
     """
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.seed = seed
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.ended_at: dict[str, float] = {}  # site → first check that found its process ended
 
-    def start(self, name: str, file: Path, keys: Path, port: int) -> None:
-        """Start the node of a site."""
-        arguments = [
-            "network", "node",
-            "--data", str(file),
-            "--server", f"{LOOPBACK}:{port}",
-            "--key", str(keys / f"{name}.pem"),
-            "--state", str(self.folder / name),
-            "--exact", str(self.seed),  # the rows are those of this machine's user
-        ]  # fmt: skip
-        self.processes[name] = start_child(arguments, self.log_of(name))
+    def start(self, name: str, arguments: list[str], shows_errors: bool = False) -> None:
+        """Start `coterie network ARGUMENTS --child`.
+
+        The end of this process closes the child's standard input, whatever ends it.
+
+        Args:
+            name: Name of the site.
+            arguments: Command and flags.
+            shows_errors: Show its progress and errors on this terminal, not in its log.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with open(self.log_of(name), "ab") as output:
+                self.processes[name] = subprocess.Popen(
+                    [sys.executable, "-m", "coterie", "network", *arguments, "--child"],
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=None if shows_errors else output,
+                    env={**os.environ, "OMP_NUM_THREADS": "1"},
+                    start_new_session=True,  # Ctrl-C is for this process, which then ends them
+                )
+        except OSError as e:
+            raise write_error(e, self.log_of(name)) from e
 
     def log_of(self, name: str) -> Path:
-        """Return the file with a node's output."""
+        """Return the file with a child's output."""
         return self.folder / f"{name}.log"
 
-    def stop(self) -> None:
-        """End all nodes."""
-        for process in self.processes.values():
-            process.terminate()
-        for process in self.processes.values():
-            try:
-                process.wait(EXIT_TIMEOUT)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
-
-    def ended(self, seconds: float = 0.0) -> set[str]:
-        """Return the sites whose nodes ended at least this long ago."""
-        now = time.monotonic()
-        for name, process in self.processes.items():
-            if process.poll() is not None:
-                self.ended_at.setdefault(name, now)
-        return {name for name, when in self.ended_at.items() if now - when >= seconds}
+    def ended(self) -> set[str]:
+        """Return the names of those that have ended."""
+        return {name for name, process in self.processes.items() if process.poll() is not None}
 
     def wait_for_end(self, names: Iterable[str], seconds: float) -> None:
-        """Wait until the nodes of these sites have ended, at most this long."""
+        """Wait until these have ended, at most this long."""
         end = time.monotonic() + seconds
         while not set(names) <= self.ended() and time.monotonic() < end:
             time.sleep(0.1)
 
-    def errors(self) -> dict[str, str]:
-        """Return the errors with which nodes ended, without the names of their sites."""
-        errors = {name: read_error(self.log_of(name)) for name in sorted(self.ended())}
-        return {
-            name: error.replace(f" of client {name!r}", "")
-            for name, error in errors.items()
-            if error
-        }
+    def errors(self) -> dict[str, list[str]]:
+        """Return the errors at the ends of the logs, each with the names of its sites."""
+        by_error: dict[str, list[str]] = {}
+        for name in sorted(self.ended()):
+            lines = self.log_of(name).read_text(errors="replace").splitlines()
+            if lines and lines[-1].startswith(PREFIX):
+                text = lines[-1].removeprefix(PREFIX).replace(f" of client {name!r}", "")
+                by_error.setdefault(text, []).append(name)
+        return by_error
+
+    def stop(self) -> None:
+        """End all of them."""
+        for process in self.processes.values():
+            process.terminate()
+        self.wait_for_end(self.processes, EXIT_TIMEOUT)
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
 
 
-def read_error(log: Path) -> str:
-    """Return the error message at the end of a node's log, or an empty text."""
-    lines = log.read_text(errors="replace").splitlines()
-    if not lines or not lines[-1].startswith(PREFIX):
-        return ""
-    return lines[-1].removeprefix(PREFIX)
-
-
-class WatchedTransport:
-    """A transport to nodes of this machine that does not wait for processes that have ended.
+def find_tables(path: Path, number: int | None, users: str) -> dict[str, Path]:
+    """Return the first tables of a folder by name.
 
     Args:
-        transport: Reaches the nodes.
-        nodes: Their processes.
-        policy: Deadline, quorum and grace.
+        path: Folder with one file per client.
+        number: Number of tables; None: all.
+        users: Who needs a table each, for error messages.
+    """
+    files = client_files(path)
+    if next(iter(files.values())).suffix.lower() not in READERS:
+        raise CoterieError(f"{path} has arrays, and {users} have tables", "use CSV")
+    if number is not None and number > len(files):
+        raise CoterieError(f"{path} has {len(files)} files for {number} {users}", "ask for fewer")
+    return dict(list(files.items())[:number])
+
+
+@contextmanager
+def temporary_certificates(names: Iterable[str]) -> Iterator[Path]:
+    """Make a folder with the certificates of a network on this machine."""
+    with tempfile.TemporaryDirectory(prefix="coterie-") as folder:
+        make_authority(Path(folder), LOOPBACK)
+        for name in names:
+            register_site(Path(folder), name)
+        yield Path(folder)
+
+
+# ------------------------------------------------------------------------------ sites
+class SimulatedServer(HttpsServer):
+    """A server that does not wait for nodes whose processes have ended.
+
+    Attributes:
+        nodes: The processes.
     """
 
-    def __init__(self, transport: Transport, nodes: NodeProcesses, policy: WaitPolicy) -> None:
-        self.transport = transport
-        self.nodes = nodes
-        self.policy = policy
-        self.messenger: Messenger | None = None
-
-    def open_messenger(self, experiment: str, epoch: int) -> Messenger:
-        """Return the messenger of an experiment over this transport."""
-        self.messenger = Messenger(self, experiment, epoch, self.policy)
-        return self.messenger
-
-    def connections(self) -> Mapping[str, Hashable]:
-        """Return the connected sites whose processes are alive."""
-        ended = self.nodes.ended()
-        connected = self.transport.connections()
-        return {name: line for name, line in connected.items() if name not in ended}
-
-    def send(self, packets: Mapping[str, Packet]) -> None:
-        """Send a packet to each of these sites."""
-        self.transport.send(packets)
+    nodes: ChildProcesses
 
     def receive(self, seconds: float) -> list[tuple[str, Packet]]:
         """Return the replies that have arrived.
 
         Raises:
-            NodesEnded: No reply can arrive because the processes of all awaited sites have ended.
+            NodesEnded: There is none, and a node has ended.
         """
-        packets = self.transport.receive(seconds)
-        if packets:
-            return packets
-        awaited = frozenset() if self.messenger is None else self.messenger.awaited
-        if not awaited:  # the server waits for all nodes to connect
-            gone = self.nodes.ended(LOG_DELAY)
-        else:  # an exchange that has its quorum ends after `grace`
-            ended = self.nodes.ended(self.policy.grace + LOG_DELAY)
-            gone = set(awaited) if awaited <= ended else set()
-        if gone:
-            raise NodesEnded(gone)
-        return []
+        replies = super().receive(seconds)
+        ended = self.nodes.ended()
+        if ended and not replies:
+            raise NodesEnded(ended)
+        return replies
 
 
-class NodesEnded(CoterieError):
-    """Nodes that a run needs have ended."""
-
-    def __init__(self, names: set[str]) -> None:
-        self.names = sorted(names)
-        super().__init__(f"the nodes of {list_names(self.names)} ended before the run did")
-
-
-# ------------------------------------------------------------------------------ simulation
 class Simulation:
     """A server with temporary certificates, and a process for each site.
 
@@ -178,35 +173,40 @@ class Simulation:
     """
 
     def __init__(self, spec: RunSpec, path: Path, nodes: int | None, port: int = 0) -> None:
-        self.files = table_files(path, nodes, "sites of a network")
+        self.files = find_tables(path, nodes, "sites of a network")
         self.spec = spec
         self.port = port or free_port()
 
     @contextmanager
-    def running(self, base: Path) -> Iterator[HttpsServer]:
+    def running(self, base: Path) -> Iterator[SimulatedServer]:
         """Run a server and its nodes within this context; end all processes after it.
 
         Args:
             base: Folder for all files.
         """
-        self.nodes = NodeProcesses(base / "sites", self.spec.data.seed)
-        with tempfile.TemporaryDirectory(prefix="coterie-") as folder:
-            keys = Path(folder)
-            make_authority(keys, LOOPBACK)
-            for name in self.files:
-                register_site(keys, name)
-            transport = HttpsServer(LOOPBACK, self.port, keys)
+        nodes = ChildProcesses(base / "sites")
+        with temporary_certificates(self.files) as keys:
+            server = SimulatedServer(LOOPBACK, self.port, keys)
+            server.nodes = nodes
             try:
                 for name, file in self.files.items():
-                    self.nodes.start(name, file, keys, self.port)
-                yield transport
+                    arguments = [
+                        "node",
+                        "--data", str(file),
+                        "--server", f"{LOOPBACK}:{self.port}",
+                        "--key", str(keys / f"{name}.pem"),
+                        "--state", str(nodes.folder / name),
+                        "--exact", str(self.spec.data.seed),  # the rows are those of this user
+                    ]  # fmt: skip
+                    nodes.start(name, arguments)
+                yield server
             finally:
-                self.nodes.stop()
-                transport.close()
+                nodes.stop()
+                server.close()
 
     def run(
         self,
-        transport: HttpsServer,
+        server: SimulatedServer,
         base: Path,
         policy: WaitPolicy,
         follow: Callable[[Run], Callable[[Row], Any]],
@@ -214,7 +214,7 @@ class Simulation:
         """Wait until all nodes are connected, then train.
 
         Args:
-            transport: Reaches the nodes.
+            server: Reaches the nodes.
             base: Folder for all files.
             policy: Deadline, quorum and grace.
             follow: Returns a function to call with the metrics of each round.
@@ -223,37 +223,87 @@ class Simulation:
             CoterieError: A node cannot join or has ended; the message quotes its error.
         """
         names = sorted(self.files)
-        open_messenger = WatchedTransport(transport, self.nodes, policy).open_messenger
+        open_messenger = messenger_factory(server, policy)
         try:
             missing = open_messenger(NO_EXPERIMENT, 0).wait_for(names, CONNECT_TIMEOUT)
             if missing:
                 raise CoterieError(
                     f"the nodes of {list_names(missing)} did not connect",
-                    f"see {self.nodes.folder}/*.log",
+                    f"see {server.nodes.folder}/*.log",
                 )
             run = begin(self.spec, names, open_messenger, base / "run")
             return serve(run, follow(run))
         except (SitesFailed, NodesEnded) as e:
-            raise self._add_errors_of_nodes(e) from e
+            # nodes may end while the server informs them that they cannot join
+            first = e.__context__ if isinstance(e.__context__, SitesFailed) else e
+            raise quote_nodes(first, server.nodes) from e
 
-    def _add_errors_of_nodes(self, error: SitesFailed | NodesEnded) -> CoterieError:
-        """Add the errors in the nodes' logs: one is quoted, several are logged."""
-        if isinstance(error, SitesFailed):
-            ending = [name for name, why in error.faults.items() if why in ENDS_NODE]
-            self.nodes.wait_for_end(ending, EXIT_TIMEOUT)
-        by_error: dict[str, list[str]] = {}
-        for name, text in self.nodes.errors().items():
-            by_error.setdefault(text, []).append(name)
-        if len(by_error) == 1:
-            ((text, names),) = by_error.items()
-            says = "says" if len(names) == 1 else "say"
-            quoted = f"{list_names(names)} {says}: {text}"
-            if isinstance(error, SitesFailed) and set(names) == set(error.faults):
-                return CoterieError(f"{NOT_ALL}: {quoted}")  # more precise than the server's reason
-            return CoterieError(f"{error.what}; {quoted}")
-        logs = f"{self.nodes.folder}/*.log"
-        if not by_error:
-            return CoterieError(error.what, f"see {logs}")
-        for text, names in by_error.items():
-            log.warning("%s: %s", list_names(names), text)
-        return CoterieError(error.what, f"see the messages above, or {logs}")
+
+def quote_nodes(error: SitesFailed | NodesEnded, nodes: ChildProcesses) -> CoterieError:
+    """Add the errors in the nodes' logs: one is quoted, several are logged."""
+    faults = error.faults if isinstance(error, SitesFailed) else {}
+    ending = [name for name, reason in faults.items() if reason in ENDS_NODE]
+    nodes.wait_for_end(ending, EXIT_TIMEOUT)
+    by_error = nodes.errors()
+    if len(by_error) == 1:
+        ((text, names),) = by_error.items()
+        says = "says" if len(names) == 1 else "say"
+        # if all sites with a fault say it, it is more precise than the server's reason
+        what = NOT_ALL + ":" if set(names) == set(faults) else f"{error.what};"
+        return CoterieError(f"{what} {list_names(names)} {says}: {text}")
+    for text, names in by_error.items():
+        log.warning("%s: %s", list_names(names), text)
+    above = "the messages above, or " if by_error else ""
+    return CoterieError(error.what, f"see {above}{nodes.folder}/*.log")
+
+
+# ------------------------------------------------------------------------------ peers
+def run_local_peers(
+    config: str, path: Path, number: int, base: Path, *, deadline: float, quiet: bool
+) -> None:
+    """Start all peers and wait until they end; the progress of the first one is shown.
+
+    Args:
+        config: TOML file of the run.
+        path: Folder with a table per peer.
+        number: Number of peers.
+        base: Folder for the files of all peers.
+        deadline: Seconds for one exchange.
+        quiet: Show no progress.
+
+    Raises:
+        CoterieError: A peer failed; the others then end by themselves.
+    """
+    files = find_tables(path, number, "peers")
+    peers = ChildProcesses(base)
+    address = f"{LOOPBACK}:{free_port()}"
+    with temporary_certificates(files) as keys:
+        try:
+            for i, (name, file) in enumerate(files.items()):
+                arguments = [
+                    "peers", config,
+                    "--data", str(file),
+                    "--key", str(keys / f"{name}.pem"),
+                    "--first", address,
+                    "--state", str(base / name),
+                    "--deadline", str(deadline),
+                ]  # fmt: skip
+                if i == 0:
+                    arguments += ["--certs", str(keys)]
+                if quiet:
+                    arguments.append("--quiet")
+                peers.start(name, arguments, shows_errors=i == 0)
+            failed: list[str] = []
+            while not failed and peers.ended() != files.keys():
+                time.sleep(0.1)
+                failed = [name for name in peers.ended() if peers.processes[name].returncode]
+            if failed:
+                peers.wait_for_end(files, deadline + EXIT_TIMEOUT)
+        finally:
+            peers.stop()
+    if failed:
+        logs = " and ".join(str(peers.log_of(name)) for name in sorted(failed))
+        raise CoterieError(
+            f"{' and '.join(sorted(failed))} ended before the run did",
+            f"see {logs}, then repeat the command: each peer continues from its files",
+        )

@@ -20,7 +20,7 @@ from coterie.data.schema import Fill, Schema
 from coterie.data.table_options import TableOptions
 from coterie.engines.codec import BadBytes
 from coterie.methods import registry
-from coterie.network.packets import DataTerms, RunTerms, Terms
+from coterie.network.packets import CheckModel, DataTerms, RunTerms, Terms
 from coterie.runs.config import method_config, restore_method
 from coterie.runs.options import Options
 
@@ -94,10 +94,19 @@ def row_selection(data: DataTerms, run: RunTerms) -> dict[str, Any]:
     }
 
 
-def read_schema(schema: dict[str, Any]) -> Schema:
-    """Read the common schema of all sites; raise BadBytes if it is invalid."""
+def read_schema(terms: CheckModel | Terms) -> Schema:
+    """Read the common schema of all sites.
+
+    Raises:
+        BadBytes: It is invalid.
+        SiteRefusal: Its label is not the one of the table options, which the owner may limit.
+    """
     with as_bad_bytes("its schema is invalid"):
-        return Schema.from_json(json.dumps(schema))  # a packet contains it as a dict, not as text
+        # a packet contains it as a dict, not as text
+        schema = Schema.from_json(json.dumps(terms.schema))
+    if schema.label != terms.data.label:
+        raise SiteRefusal("the label of its schema is not the one that it names")
+    return schema
 
 
 def read_method(terms: Terms) -> Algorithm:

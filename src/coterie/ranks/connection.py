@@ -13,6 +13,8 @@ import datetime
 import logging
 import os
 import socket
+import struct
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,11 +26,15 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from coterie.core.errors import CoterieError
-from coterie.network.peers.rendezvous import VARIABLE, address_of, use_interface
 from coterie.ranks.launch import LOOPBACK, RankInfo, RankLost
+
+if sys.platform == "linux":
+    import fcntl
 
 T = TypeVar("T")
 log = logging.getLogger("coterie")
+VARIABLE = "GLOO_SOCKET_IFNAME"
+GET_ADDRESS = 0x8915  # the request SIOCGIFADDR of Linux
 NO_TIMEOUT = datetime.timedelta(days=365)  # client work has no time limit
 CONNECT_TIMEOUT = datetime.timedelta(hours=1)
 WARN_AFTER = 20.0  # seconds until the log names the missing ranks
@@ -37,6 +43,41 @@ DIAGNOSIS_TIMEOUT = 10.0  # seconds in which a lost rank's connection must close
 LEAVING = b"bye\n"  # sent by a rank that ends because another rank is lost
 KEEPALIVE = {"KEEPIDLE": 10, "KEEPINTVL": 5, "KEEPCNT": 3}  # 25 seconds in total
 CHECK_NETWORK = f"check the firewall, or set {VARIABLE} to the network interface to use"
+
+
+# ------------------------------------------------------------------------------ interface
+def use_interface(host: str, port: int) -> None:
+    """Make gloo use the interface that routes to a host, unless the user has set one."""
+    if VARIABLE in os.environ:
+        return
+    name = interface_towards(host, port)
+    if name is not None:
+        os.environ[VARIABLE] = name
+
+
+def interface_towards(host: str, port: int) -> str | None:
+    """Return the name of the interface that routes to a host; None if it is unknown."""
+    if sys.platform != "linux":
+        return None
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))  # sends nothing
+            address = probe.getsockname()[0]
+    except OSError:
+        return None
+    names = [name for _, name in socket.if_nameindex()]
+    return next((name for name in names if address_of(name) == address), None)
+
+
+def address_of(interface: str) -> str | None:
+    """Return the IPv4 address of an interface; None if it has none."""
+    request = struct.pack("256s", interface.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe.fileno(), GET_ADDRESS, request)
+        except OSError:
+            return None
+    return socket.inet_ntoa(answer[20:24])
 
 
 # ------------------------------------------------------------------------------ keep-alive

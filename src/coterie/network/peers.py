@@ -1,30 +1,43 @@
-"""A peer: it starts or resumes a run with all others, each from its own files.
+"""Methods without a server, one process per client: each peer sees the uploads of all others.
 
-A peer's folder has `peer.json` (its config), `run` (a run like any other, with the scores of this
-peer only) and the files of its site: private states by version, and its own model at the end.
+Every peer runs the same round loop on the same uploads; only its own uploads and scores are
+computed from its rows. It starts or resumes a run with all others, each from its own files: a
+peer's folder has `peer.json` (its config), `run` (a run like any other, with the scores of this
+peer only) and the files of its site, private states by version and its own model at the end.
 """
 
 from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 
+from coterie.core.call import Call
 from coterie.core.errors import CoterieError
 from coterie.core.version import __version__
+from coterie.engines.codec import BadBytes
 from coterie.methods.registry import methods
 from coterie.metrics import Row
+from coterie.network.engine import NetworkEngine
 from coterie.network.handshake import RunSpec
 from coterie.network.owner import OwnerPolicy
-from coterie.network.packets import Experiment, StrictStruct, sanitize_text
-from coterie.network.peers.group import AllGather
-from coterie.network.peers.transport import PeerNetwork, PeerTransport
+from coterie.network.packets import (
+    CallClient,
+    Experiment,
+    Packet,
+    Reply,
+    Request,
+    StrictStruct,
+    read_head,
+    sanitize_text,
+)
+from coterie.network.peer_group import START_AGAIN, PeerGroup
 from coterie.network.server import (
     NetworkFile,
     begin,
@@ -36,7 +49,7 @@ from coterie.network.server import (
 )
 from coterie.network.site import NetworkSite
 from coterie.network.terms import site_settings
-from coterie.network.waiting import WaitPolicy
+from coterie.network.waiting import ExchangeResult, WaitPolicy, failure_reason
 from coterie.runs.config import decode, encode_readable
 from coterie.runs.files import make_private_folder, write_text
 from coterie.runs.folder import NETWORK, RESTART, RunFolder, checkpoint_round, lock_folder
@@ -52,7 +65,7 @@ class PeerCard(StrictStruct, frozen=True, kw_only=True):
     coterie: str
     name: str
     config: dict[str, Any]  # of the run, as in `shared_config`
-    proposal: Experiment  # id for a new run; that of rank 0 is used
+    proposal: Experiment  # id for a new run; that of the first one is used
     experiment: Experiment | None  # id of the run in its folder
     epoch: int
     rounds: list[int]  # after which it can resume
@@ -100,15 +113,8 @@ def differing_keys(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
 
 
 def check_cards(cards: Sequence[PeerCard]) -> None:
-    """Raise CoterieError if names repeat, or if versions or configs differ."""
+    """Raise CoterieError if versions or configs differ."""
     first = cards[0]
-    names = [card.name for card in cards]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise CoterieError(
-            f"{names.count(repeated[0])} peers are called {sanitize_text(repeated[0])}",
-            "give each its own --name",
-        )
     for card in cards:
         if card.coterie != first.coterie:
             raise CoterieError(
@@ -123,6 +129,84 @@ def check_cards(cards: Sequence[PeerCard]) -> None:
                 f"in {sanitize_text(', '.join(differing))}",
                 "give all peers the same file",
             )
+
+
+# ------------------------------------------------------------------------------ exchanges
+class PeerTransport:
+    """A transport to all peers. Each makes the same requests itself, so none is sent.
+
+    Args:
+        site: This peer.
+        names: Names of all peers.
+        all_gather: Returns the bytes of every peer by name.
+    """
+
+    def __init__(
+        self,
+        site: NetworkSite,
+        names: list[str],
+        all_gather: Callable[[bytes], Mapping[str, bytes]],
+    ) -> None:
+        self.site = site
+        self.names = names
+        self.all_gather = all_gather
+        self.arrived: list[tuple[str, Packet]] = []
+
+    def connections(self) -> Mapping[str, Hashable]:
+        """Return all peers: an exchange fails if one is missing."""
+        return dict.fromkeys(self.names, 0)
+
+    def send(self, packets: Mapping[str, Packet]) -> None:
+        """Answer the packet for this peer, and gather the replies of all peers.
+
+        Raises:
+            CoterieError: A peer replied to another request, or could not answer a call.
+        """
+        own = b""
+        if self.site.client in packets:
+            reply = self.site.handle(packets[self.site.client])
+            own = msgspec.msgpack.encode((reply.head, reply.pieces))
+        request = read_head(next(iter(packets.values())).head, Request)
+        for name, raw in self.all_gather(own).items():
+            if name in packets:
+                self.arrived.append((name, read_reply(name, raw, request)))
+
+    def receive(self, seconds: float) -> list[tuple[str, Packet]]:
+        """Return the replies to the last request."""
+        arrived, self.arrived = self.arrived, []
+        return arrived
+
+
+def read_reply(name: str, raw: bytes, request: Request) -> Packet:
+    """Decode the reply of a peer; raise CoterieError if the run cannot continue with it."""
+    try:
+        packet = Packet(*msgspec.msgpack.decode(raw, type=tuple[bytes, dict[str, bytes]]))
+        reply = read_head(packet.head, Reply)
+    except (msgspec.DecodeError, BadBytes) as e:
+        raise CoterieError(
+            f"the reply of {name} cannot be read", "install the same version of coterie everywhere"
+        ) from e
+    if reply.number != request.number:
+        raise CoterieError(f"{name} is at another point of the run than this peer", START_AGAIN)
+    reason = failure_reason(reply)
+    if isinstance(request.body, CallClient) and reason is not None:
+        raise CoterieError(f"{name} cannot continue: {reason}", f"fix this, then {START_AGAIN}")
+    return packet
+
+
+class PeerNetwork(NetworkEngine):
+    """The engine of a peer. It evaluates only its own client: scores do not leave a peer."""
+
+    def exchange(self, call: Call, pieces: dict[str, dict[str, bytes]]) -> ExchangeResult:
+        """Exchange messages with all peers in training, and only with itself in evaluations."""
+        if call.version.phase == "train":
+            return super().exchange(call, pieces)
+        transport = self.messenger.transport
+        assert isinstance(transport, PeerTransport)
+        name = transport.site.client
+        alone = PeerTransport(transport.site, [name], lambda own: {name: own})
+        # a copy, so that the sequence number stays: another peer may have no rows to evaluate on
+        return replace(self.messenger, transport=alone).exchange(CallClient(), pieces)
 
 
 # ------------------------------------------------------------------------------ peer
@@ -174,7 +258,7 @@ class Peer:
 
     def train(
         self,
-        group: AllGather,
+        group: PeerGroup,
         policy: WaitPolicy,
         follow: Callable[[Run], Callable[[Row], Any] | None] = lambda run: None,
     ) -> Run:
@@ -189,18 +273,21 @@ class Peer:
             CoterieError: The peers do not fit together, or one of them fails.
         """
         cards = []
-        for rank, raw in enumerate(group.all_gather(msgspec.json.encode(self.describe()))):
+        for name, raw in group.all_gather(msgspec.json.encode(self.describe())).items():
             try:
                 cards.append(msgspec.json.decode(raw, type=PeerCard))
             except (msgspec.DecodeError, UnicodeError) as e:
                 raise CoterieError(
-                    f"the peer of rank {rank} has another version of coterie",
-                    f"use {__version__} everywhere",
+                    f"{name} has another version of coterie", f"use {__version__} everywhere"
                 ) from e
+            if cards[-1].name != name:
+                raise CoterieError(
+                    f"the peer {sanitize_text(cards[-1].name)} has the certificate of {name}",
+                    f"call its file {name}.pem",
+                )
         check_cards(cards)
         names = [card.name for card in cards]
-        group.set_names(names)
-        transport = PeerTransport(self.site, names, group)
+        transport = PeerTransport(self.site, names, group.all_gather)
         open_messenger = messenger_factory(transport, policy)
         if have_common_run(cards):
             self._remove_later_rounds(cards)
@@ -220,7 +307,7 @@ class Peer:
                 engine=PeerNetwork,
             )
         # all peers have made their folders now
-        for name, raw in zip(names, group.all_gather(str(run.round).encode())):
+        for name, raw in group.all_gather(str(run.round).encode()).items():
             if raw != str(run.round).encode():
                 raise CoterieError(
                     f"{name} continues after round {sanitize_text(raw.decode(errors='replace'))}, "
