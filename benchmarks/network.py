@@ -34,7 +34,7 @@ import coterie as ct
 from coterie.cli.network_config import read_network_run
 from coterie.engines.replay import read_log
 from coterie.network.flower_setup import check_flower, write_app
-from coterie.network.waiting import WaitPolicy
+from coterie.network.transport import WaitPolicy
 from machine import processor_name
 from process_watch import ProcessWatch
 

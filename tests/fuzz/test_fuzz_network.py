@@ -33,16 +33,15 @@ from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError, SiteRefusal
 from coterie.data.table_options import TableOptions
 from coterie.engines.codec import encode
-from coterie.network.disclosure import FILE
 from coterie.network.handshake import RunSpec
 from coterie.network.local_table import BUG
-from coterie.network.owner import OwnerPolicy
+from coterie.network.owner import DISCLOSURE_FILE, OwnerPolicy
 from coterie.network.packets import Failed, Packet, Refused, Reply, read_head
 from coterie.network.server import begin, messenger_factory, serve
 from coterie.network.site import NetworkSite
-from coterie.network.transport import InProcessTransport
-from coterie.network.waiting import WaitPolicy
+from coterie.network.transport import WaitPolicy
 from coterie.runs.options import Options
+from in_process import InProcessTransport
 from machines import write_tables
 
 pytestmark = pytest.mark.fuzz
@@ -150,7 +149,7 @@ class ReusedSite:
         """A hash of the files and of the memory, without the counts of answers."""
         digest = hashlib.sha256()
         for file in sorted(self.folder.rglob("*")):
-            if file.is_file() and file.name != FILE:
+            if file.is_file() and file.name != DISCLOSURE_FILE:
                 digest.update(str(file).encode() + file.read_bytes())
         session = self.site.session
         if session is not None:

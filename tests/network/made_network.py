@@ -19,8 +19,7 @@ from coterie.network.owner import OwnerPolicy
 from coterie.network.packets import Packet
 from coterie.network.server import begin, messenger_factory, resume, serve
 from coterie.network.site import NetworkSite
-from coterie.network.transport import Fate, InProcessTransport, deliver
-from coterie.network.waiting import WaitPolicy
+from coterie.network.transport import Fate, InProcessTransport, WaitPolicy, deliver
 from coterie.runs.options import Options
 from coterie.runs.run import Run
 from coterie.runs.start import prepare_run

@@ -31,8 +31,7 @@ from coterie.network.packets import (
     read_head,
     write_head,
 )
-from coterie.network.transport import Messenger
-from coterie.network.waiting import WaitPolicy
+from coterie.network.transport import Messenger, WaitPolicy
 
 pytestmark = pytest.mark.network
 OAK = 105

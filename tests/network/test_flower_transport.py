@@ -6,8 +6,7 @@ import pytest
 from made_network import NAMES
 
 from coterie.network.packets import Cancel
-from coterie.network.transport import Messenger
-from coterie.network.waiting import WaitPolicy
+from coterie.network.transport import Messenger, WaitPolicy
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 

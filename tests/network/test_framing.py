@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.engines.codec import BadBytes
-from coterie.network.framing import from_bytes, to_chunks
-from coterie.network.packets import Packet
+from coterie.network.packets import Packet, from_bytes, to_chunks
 
 NAMES = st.text(max_size=20).filter(lambda name: name != "head")
 PACKETS = st.builds(Packet, st.binary(), st.dictionaries(NAMES, st.binary(), max_size=4))

@@ -15,7 +15,7 @@ from coterie.core.errors import CoterieError
 from coterie.engines.codec import decode, encode, types_of
 from coterie.network import site as site_module
 from coterie.network.packets import Packet, Reply, read_head
-from coterie.network.waiting import WaitPolicy
+from coterie.network.transport import WaitPolicy
 from coterie.reporting.live.folder import WatchedFolder
 from coterie.runs.files import write_error
 from oracles import private_states

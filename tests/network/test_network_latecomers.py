@@ -12,11 +12,10 @@ from torch.utils._pytree import tree_leaves
 
 import coterie as ct
 from coterie.cli import main
-from coterie.network.certificates import make_authority, register_site
+from coterie.network.certificates import SiteDirectory, make_authority, register_site
 from coterie.network.packets import Done, Reply, read_head
-from coterie.network.registry import SiteDirectory
 from coterie.network.server import resume, serve
-from coterie.network.waiting import WaitPolicy
+from coterie.network.transport import WaitPolicy
 from coterie.reporting.live.folder import WatchedFolder
 from coterie.reporting.live.page import render_sections
 from coterie.runs.late_sites import read_late_sites

@@ -190,7 +190,7 @@ def test_a_full_disk_does_not_end_a_node(place, capsys, delivers, monkeypatch):
 
 # ------------------------------------------------------------------------------ leaving
 def test_a_node_whose_owner_leaves_tells_the_server_and_ends(place, capsys, delivers, monkeypatch):
-    from coterie.network.participation import Participation
+    from coterie.network.owner import Participation
 
     network = InProcessNetwork(place / "made", ct.IFCA(clusters=2), names=TWO)
     network.begin()

@@ -10,9 +10,9 @@ import coterie as ct
 from coterie.cli import main
 from coterie.core.errors import CoterieError, SiteRefusal
 from coterie.network.monitoring import report_site
+from coterie.network.owner import OWNER_REASONS
 from coterie.network.packets import Packet, Refused, Reply, Request, Terms, read_head, write_head
-from coterie.network.participation import OWNER_REASONS
-from coterie.network.waiting import WaitPolicy
+from coterie.network.transport import WaitPolicy
 
 CFL = ct.CFL(local_steps=3)
 

@@ -16,13 +16,12 @@ from made_network import InProcessNetwork, write_tables
 
 import coterie as ct
 from coterie.core.errors import CoterieError
-from coterie.network.certificates import make_authority, register_site
+from coterie.network.certificates import SiteDirectory, make_authority, register_site
 from coterie.network.connections import LOOPBACK, ServerCertificate, free_port
 from coterie.network.https_node import ConnectionLost, ServerConnection, client_context
 from coterie.network.https_server import HttpsServer
 from coterie.network.local_table import LocalTable
 from coterie.network.packets import Packet, Reply, read_head
-from coterie.network.registry import SiteDirectory
 from coterie.network.site import BUG
 from machines import start, wait_for
 

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 import coterie as ct
 from coterie.core.errors import CoterieError
-from coterie.network.waiting import WaitPolicy
+from coterie.network.transport import WaitPolicy
 
 IFCA = ct.IFCA(clusters=2, local_steps=3)
 

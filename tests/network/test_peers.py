@@ -21,7 +21,7 @@ from coterie.engines.codec import decode
 from coterie.network.handshake import RunSpec
 from coterie.network.peers import Peer
 from coterie.network.states import SiteFolder
-from coterie.network.waiting import WaitPolicy
+from coterie.network.transport import WaitPolicy
 from coterie.runs.files import write_error
 from coterie.runs.options import Options
 from coterie.runs.run import Run

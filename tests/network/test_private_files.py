@@ -12,7 +12,7 @@ from made_network import InProcessNetwork
 
 import coterie as ct
 from coterie.cli import main
-from coterie.network.participation import Participation
+from coterie.network.owner import Participation
 from coterie.runs.files import is_private
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes of files are POSIX's")

@@ -26,9 +26,9 @@ from coterie.core.version import __version__
 from coterie.data.table_options import TableOptions
 from coterie.engines.codec import decode, encode
 from coterie.engines.coordinator import SiteCoordinator
-from coterie.network.disclosure import Disclosure, read_record
 from coterie.network.engine import as_pieces
-from coterie.network.owner import OwnerPolicy
+from coterie.network.handshake import copy_options, site_settings
+from coterie.network.owner import Disclosure, OwnerPolicy, read_record
 from coterie.network.packets import (
     CallClient,
     CheckModel,
@@ -48,7 +48,6 @@ from coterie.network.packets import (
     write_head,
 )
 from coterie.network.site import NetworkSite
-from coterie.network.terms import copy_options, site_settings
 from coterie.runs.options import Options
 
 ROWS = 200  # of the attacked table: 50 of them are test rows

@@ -17,7 +17,7 @@ from coterie.network.flower import FlowerTransport
 from coterie.network.flower_setup import check_flower
 from coterie.network.packets import NO_EXPERIMENT
 from coterie.network.server import begin, messenger_factory, resume, serve
-from coterie.network.waiting import list_names
+from coterie.network.transport import list_names
 from coterie.runs.folder import ensure_free
 from coterie.runs.run import Run
 

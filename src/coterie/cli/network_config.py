@@ -16,7 +16,7 @@ from coterie.data.spec import read_spec
 from coterie.data.table_options import TableOptions, as_names
 from coterie.methods.registry import methods
 from coterie.network.handshake import RunSpec
-from coterie.network.waiting import WaitPolicy
+from coterie.network.transport import WaitPolicy
 from coterie.runs.options import Options
 
 T = TypeVar("T", bound="WaitingFlags")

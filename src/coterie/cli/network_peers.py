@@ -15,7 +15,7 @@ from coterie.cli.progress import Watcher
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
 from coterie.network.handshake import RunSpec
-from coterie.network.waiting import WaitPolicy
+from coterie.network.transport import WaitPolicy
 
 if TYPE_CHECKING:
     from coterie.network.peer_group import PeerGroup

@@ -23,7 +23,6 @@ from coterie.core.errors import CoterieError, Option
 from coterie.core.settings import setting
 from coterie.network.connections import check_port
 from coterie.network.packets import NO_EXPERIMENT
-from coterie.network.registry import SiteDirectory
 from coterie.network.server import (
     OpenMessenger,
     begin,
@@ -48,6 +47,7 @@ def server(names: list[str], argv: list[str]) -> int:
     about = "Wait for all sites that have a certificate, agree on the run with them, and train."
     flags, config = read_network_flags("server", ServerFlags, about, names, argv)
     require_network()
+    from coterie.network.certificates import SiteDirectory
     from coterie.network.https_server import HttpsServer
 
     config_file, spec, _ = read_network_run(config, flags.out)

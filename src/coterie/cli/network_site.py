@@ -19,9 +19,13 @@ from coterie.cli.network_config import require_network
 from coterie.cli.progress import Watcher
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
-from coterie.network.disclosure import allow_again
-from coterie.network.owner import OwnerPolicy, policy_of
-from coterie.network.participation import Participation, find_participation
+from coterie.network.owner import (
+    OwnerPolicy,
+    Participation,
+    allow_again,
+    find_participation,
+    policy_of,
+)
 from coterie.runs.files import make_private_folder, write_error
 
 

@@ -45,6 +45,11 @@ class SiteCoordinator:
         self.initial_payload = encode(initial_payload, self.types)
 
     # -- messages
+    def messages(self, call: Call) -> list[Message]:
+        """Return the messages to all clients of a call, which share the encoded payload."""
+        shared = encode(call.shared, self.types)
+        return [self.message(at, call, shared) for at in torch.arange(len(call.ids))]
+
     def message(self, at: Tensor, call: Call, shared: bytes) -> Message:
         """Return the message to one client.
 

@@ -17,16 +17,16 @@ from coterie.core.call import Call, Version, pick_clients
 from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError
 from coterie.data.roster import Roster
-from coterie.engines.codec import BadBytes, Types, encode
+from coterie.engines.codec import BadBytes, Types
 from coterie.engines.coordinator import SiteCoordinator, UploadOrRefusal
 from coterie.engines.message import Message
 from coterie.engines.replay import ExchangeRecord, append_record
 from coterie.network.packets import CallClient, Done, Refused, WriteModel
-from coterie.network.transport import Messenger
-from coterie.network.waiting import ExchangeResult, failure_reason
+from coterie.network.transport import ExchangeResult, Messenger, failure_reason
 from coterie.runs.files import create_file, write_error
 from coterie.runs.run import Run
 
+NO_SINGLE_MODEL = "a client of this method has no single model"
 FINAL_EXCHANGE = 1_000_000  # exchange in which sites write models, after all others of a round
 
 
@@ -59,14 +59,12 @@ class NetworkEngine(SiteCoordinator):
         depend on the network.
         """
         started = datetime.datetime.now(datetime.UTC)
-        shared = encode(call.shared, self.types)
-        positions = torch.arange(len(call.ids))
-        messages = [self.message(at, call, shared) for at in positions]
+        messages = self.messages(call)
         names = [self.roster.names[i] for i in call.ids.tolist()]
-        pieces = dict(zip(names, map(as_pieces, messages)))
+        pieces = as_pieces(messages, names)
         result = self.exchange(call, pieces)
         parts = []
-        for at, name, message in zip(positions, names, messages):
+        for at, name, message in zip(torch.arange(len(names)), names, messages):
             reply = self._read_upload(name, result)
             parts.append(self.add_reply(at, call, aggregator, message, reply))
         part = aggregator.finish(aggregator.merge(parts))
@@ -148,7 +146,7 @@ class NetworkEngine(SiteCoordinator):
         evaluation = run.round_context(max(run.round, 0), "evaluate").root
         method: Algorithm = evaluation.method
         if type(method).model is Algorithm.model:
-            return dict.fromkeys(run.roster.names, "a client of this method has no single model")
+            return dict.fromkeys(run.roster.names, NO_SINGLE_MODEL)
         shared, per_client = method.use(run.state)
         ids = run.all_clients
         call = Call(
@@ -163,11 +161,8 @@ class NetworkEngine(SiteCoordinator):
             version=Version(max(run.round, 0), "evaluate", FINAL_EXCHANGE),
             keeps_private=False,
         )
-        encoded = encode(shared, self.types)
-        pieces = {
-            run.roster.names[int(ids[at])]: as_pieces(self.message(at, call, encoded))
-            for at in torch.arange(len(ids))
-        }
+        names = [run.roster.names[i] for i in ids.tolist()]
+        pieces = as_pieces(self.messages(call), names)
         grace = self.messenger.policy.deadline  # wait for disconnected sites, too: the last chance
         return self.messenger.exchange(WriteModel(), pieces, grace=grace).failures()
 
@@ -183,6 +178,9 @@ class NetworkEngine(SiteCoordinator):
         self.restore_versions(snapshot)
 
 
-def as_pieces(message: Message) -> dict[str, bytes]:
-    """Return the pieces of a message by name, without empty ones."""
-    return {name: raw for name, raw in message._asdict().items() if raw is not None}
+def as_pieces(messages: list[Message], names: list[str]) -> dict[str, dict[str, bytes]]:
+    """Return the pieces of each site's message by name, without empty ones."""
+    return {
+        name: {piece: raw for piece, raw in message._asdict().items() if raw is not None}
+        for name, message in zip(names, messages, strict=True)
+    }

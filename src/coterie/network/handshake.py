@@ -14,7 +14,7 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 
@@ -29,6 +29,7 @@ from coterie.data.merging import merge
 from coterie.data.roster import Roster, RowCounts
 from coterie.data.schema import Schema, log_schema, sort_names
 from coterie.data.table_options import TableOptions
+from coterie.network.local_table import MAX_HELD_OUT, SERVER_ONLY
 from coterie.network.packets import (
     Cancel,
     CheckModel,
@@ -42,9 +43,8 @@ from coterie.network.packets import (
     Terms,
     sanitize_text,
 )
-from coterie.network.terms import MAX_HELD_OUT, copy_options, site_settings
-from coterie.network.transport import Messenger
-from coterie.network.waiting import list_names
+from coterie.network.transport import Messenger, list_names
+from coterie.runs.config import method_config
 from coterie.runs.options import Options, check_run_options
 from coterie.runs.start import create_task, model_name
 from coterie.runs.step_sizes import can_fit_step_sizes, fit_to_curvature
@@ -53,6 +53,7 @@ log = logging.getLogger("coterie")
 NOT_ALL = "not all sites can join the run"
 CANCEL_TIMEOUT = 5.0  # seconds in which sites may receive the reason
 B = TypeVar("B", SiteDescription, ModelReport, Done)
+T = TypeVar("T", DataTerms, RunTerms)
 ONLY_SIMULATED = ("attack", "attackers", "attack_strength", "dropout", "ranks")
 
 
@@ -206,6 +207,20 @@ class SitesFailed(CoterieError):
             by_reason.setdefault(reason, []).append(name)
         parts = [f"{list_names(names)} ({reason})" for reason, names in by_reason.items()]
         super().__init__(f"{NOT_ALL}: {'; '.join(parts)}", "fix these sites, or start without them")
+
+
+def copy_options(kind: type[T], options: TableOptions | Options) -> T:
+    """Copy the options that sites need."""
+    return kind(**{name: getattr(options, name) for name in kind.__struct_fields__})
+
+
+def site_settings(method: Algorithm) -> dict[str, Any]:
+    """Return the hyper-parameters of a method that sites receive."""
+    settings = method_config(method).settings
+    for name in SERVER_ONLY:
+        if name in settings:
+            settings[name] = None
+    return settings
 
 
 # ------------------------------------------------------------------------------ replies of sites

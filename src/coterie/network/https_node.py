@@ -21,9 +21,8 @@ from cryptography import x509
 
 from coterie.core.errors import CoterieError
 from coterie.engines.codec import BadBytes
-from coterie.network.framing import REQUEST, SESSION, from_bytes, to_chunks
 from coterie.network.owner import max_message_bytes
-from coterie.network.packets import Packet
+from coterie.network.packets import REQUEST, SESSION, Packet, from_bytes, to_chunks
 from coterie.network.site import NetworkSite
 
 log = logging.getLogger("coterie")

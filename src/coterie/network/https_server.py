@@ -23,7 +23,7 @@ from aiohttp import web
 
 from coterie.core.errors import CoterieError
 from coterie.engines.codec import BadBytes
-from coterie.network.certificates import SERVER
+from coterie.network.certificates import SERVER, SiteDirectory
 from coterie.network.connections import (
     Connection,
     ConnectionGate,
@@ -31,9 +31,7 @@ from coterie.network.connections import (
     ServerCertificate,
     check_port,
 )
-from coterie.network.framing import REQUEST, SESSION, from_bytes, to_chunks
-from coterie.network.packets import Packet
-from coterie.network.registry import SiteDirectory
+from coterie.network.packets import REQUEST, SESSION, Packet, from_bytes, to_chunks
 
 log = logging.getLogger("coterie")
 LONG_POLL = 10.0  # seconds after which a site that waits for a request gets an empty answer

@@ -7,16 +7,19 @@ a fixed text, because an error message may quote a cell.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
+from msgspec.structs import asdict
 
 from coterie import models
+from coterie.core.contract import Algorithm, check_settings
 from coterie.core.errors import CoterieError, SiteRefusal
 from coterie.core.rounding import round_significant
 from coterie.core.task import Batch, Task
@@ -24,32 +27,27 @@ from coterie.data.coarsening import coarsen_description
 from coterie.data.curvature import estimate_curvatures
 from coterie.data.federation import Federation
 from coterie.data.frames import SiteTable
-from coterie.data.roster import Roster
-from coterie.data.schema import Schema
+from coterie.data.roster import Kind, Roster
+from coterie.data.schema import Fill, Schema
 from coterie.data.table_options import TableOptions
 from coterie.engines.clients import SimulatedClients
-from coterie.engines.codec import types_of
+from coterie.engines.codec import BadBytes, types_of
 from coterie.engines.evaluate import Evaluation
 from coterie.engines.message import HEADER_BYTES, Limits
 from coterie.engines.site import SitePolicy
-from coterie.network.disclosure import Disclosure
-from coterie.network.owner import OwnerPolicy, max_message_bytes
+from coterie.methods import registry
+from coterie.network.owner import Disclosure, OwnerPolicy, max_message_bytes
 from coterie.network.packets import (
     CheckModel,
+    DataTerms,
     Hello,
     ModelReport,
+    RunTerms,
     SiteDescription,
     Terms,
     sanitize_text,
 )
-from coterie.network.terms import (
-    as_bad_bytes,
-    read_method,
-    read_schema,
-    row_selection,
-    run_options,
-    table_options,
-)
+from coterie.runs.config import restore_method
 from coterie.runs.options import Options
 from coterie.runs.start import apply_data_options, create_task
 from coterie.runs.step_sizes import scale_losses
@@ -66,6 +64,8 @@ CHANGED = "its table changed after the run began; see the log of the site"
 ENDS_NODE = (BAD_TABLE, BAD_STATES)  # failures that the owner must fix; the others may pass
 NETWORK_LIMITS = Limits(repeats=20)  # a server may be killed several times in one round
 FLOAT_BYTES = 4  # of a number in an encoded table
+MAX_HELD_OUT = 0.75  # largest share of test rows, and of validation rows
+SERVER_ONLY = ("start_from",)  # settings that name files of the server; sites do not need them
 
 
 # ------------------------------------------------------------------------------ failures
@@ -327,3 +327,93 @@ def build_task(roster: Roster, model: str, options: Options, owner: OwnerPolicy)
             )
         task, _ = create_task(roster, model, options)
     return task
+
+
+# ------------------------------------------------------------------------------ terms
+def table_options(terms: DataTerms, seed: int, min_rows_to_report: int) -> TableOptions:
+    """Return the options for reading the site's table.
+
+    Args:
+        terms: The options that the server sent.
+        seed: The site's own seed of its split.
+        min_rows_to_report: The owner's limit, which applies if it is larger than the server's.
+
+    Raises:
+        BadBytes: The options are invalid.
+    """
+    own = {
+        "seed": seed,
+        "min_rows_to_report": max(terms.min_rows_to_report, min_rows_to_report),
+    }
+    with as_bad_bytes("its table options are invalid"):
+        if not 0 <= terms.test_share <= MAX_HELD_OUT:
+            raise CoterieError(f"test_share is not between 0 and {MAX_HELD_OUT}")
+        if terms.kind not in (None, *get_args(Kind)) or terms.fill not in (None, *get_args(Fill)):
+            raise CoterieError("kind or fill is unknown")
+        return TableOptions(**asdict(terms) | own)
+
+
+def run_options(terms: RunTerms) -> Options:
+    """Return the options of the run, others with their defaults; raise BadBytes if invalid."""
+    with as_bad_bytes("its run options are invalid"):
+        options = Options(**asdict(terms))
+        check_settings(options)
+        if not 0 <= options.valid <= MAX_HELD_OUT:
+            raise CoterieError(f"valid is not between 0 and {MAX_HELD_OUT}")
+    return options
+
+
+def row_selection(data: DataTerms, run: RunTerms) -> dict[str, Any]:
+    """Return the options of a run that select rows of the site's table.
+
+    The label selects rows if those without one are dropped. `min_rows` does not: a site with fewer
+    rows cannot join.
+    """
+    return {
+        "test_share": data.test_share,
+        "split_column": data.split_column,
+        "time_column": data.time_column,
+        "valid": run.valid,
+        "drop_incomplete": data.drop_incomplete,
+        "label": data.label if data.drop_incomplete else None,
+    }
+
+
+def read_schema(terms: CheckModel | Terms) -> Schema:
+    """Read the common schema of all sites.
+
+    Raises:
+        BadBytes: It is invalid.
+        SiteRefusal: Its label is not the one of the table options, which the owner may limit.
+    """
+    with as_bad_bytes("its schema is invalid"):
+        # a packet contains it as a dict, not as text
+        schema = Schema.from_json(json.dumps(terms.schema))
+    if schema.label != terms.data.label:
+        raise SiteRefusal("the label of its schema is not the one that it names")
+    return schema
+
+
+def read_method(terms: Terms) -> Algorithm:
+    """Return the agreed method, one of the library; a site runs no file that it receives.
+
+    Raises:
+        SiteRefusal: The method is unknown, or a setting names a file.
+        BadBytes: The settings are invalid.
+    """
+    known = registry.methods()
+    if terms.method not in known:
+        raise SiteRefusal("its method is not in this site's library")
+    if any(terms.settings.get(name) is not None for name in SERVER_ONLY):
+        raise SiteRefusal("a setting of its method names a file")
+    with as_bad_bytes("the settings of its method are invalid"):
+        return restore_method(known[terms.method], terms.settings, "the server's message")
+
+
+@contextmanager
+def as_bad_bytes(text: str) -> Iterator[None]:
+    """Report a CoterieError as an invalid message, with a fixed text that quotes nothing."""
+    try:
+        yield
+    except CoterieError as e:
+        raise BadBytes(text) from e

@@ -17,10 +17,10 @@ from prometheus_client.registry import Collector
 
 from coterie.core.errors import CoterieError
 from coterie.network.audit import LastContact
+from coterie.network.certificates import write_private
 from coterie.network.connections import Refusals
 from coterie.network.engine import NetworkEngine
-from coterie.network.participation import OWNER_REASONS
-from coterie.network.registry import write_private
+from coterie.network.owner import OWNER_REASONS
 from coterie.network.transport import Transport
 from coterie.reporting.live.folder import Dashboard, WaitingDashboard, WatchedFolder
 from coterie.reporting.live.server import LiveServer

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from coterie.engines.codec import BadBytes
-from coterie.network.participation import OwnerStatus
+from coterie.network.owner import OwnerStatus
 
 PROTOCOL = 3  # version 0.2 of coterie has protocol 1
 MAX_HEAD = 8 * 1024 * 1024  # bytes; a description of many columns and categories is the longest
@@ -29,6 +29,14 @@ Word = Annotated[str, Meta(max_length=200)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Experiment = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]  # also part of a folder's name at sites
 NO_EXPERIMENT = "0" * 16  # before a run has an id
+
+# bytes on the wire: an index of the parts, then the parts
+SESSION = "Coterie-Session"  # HTTP header: number of a site's session
+REQUEST = "Coterie-Request"  # HTTP header: number of the request in this body, or answered by it
+HEAD = "head"  # name of the head among the parts
+LENGTH = 4  # bytes at the beginning: the length of the index
+MAX_INDEX = 64 * 1024  # bytes
+Index = list[tuple[Word, Count]]  # name and size of each part
 
 
 class Packet(NamedTuple):
@@ -259,3 +267,34 @@ def sanitize_text(text: str) -> str:
     if len(line) > MAX_TEXT:
         return line[: MAX_TEXT - 1] + "…"
     return line
+
+
+# ------------------------------------------------------------------------------ bytes
+def to_chunks(packet: Packet) -> list[bytes]:
+    """Return the body of a packet in chunks; parts that several packets share are not copied."""
+    parts = {HEAD: packet.head, **packet.pieces}
+    index = msgspec.json.encode([(name, len(raw)) for name, raw in parts.items()])
+    return [len(index).to_bytes(LENGTH), index, *parts.values()]
+
+
+def from_bytes(raw: bytes) -> Packet:
+    """Read the body of a packet.
+
+    Raises:
+        BadBytes: It is malformed.
+    """
+    length = int.from_bytes(raw[:LENGTH])
+    begin = LENGTH + length
+    if length > MAX_INDEX or begin > len(raw):
+        raise BadBytes("the index of its parts is too long")
+    try:
+        index = msgspec.json.decode(raw[LENGTH:begin], type=Index)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as e:
+        raise BadBytes("the index of its parts is malformed") from e
+    parts: dict[str, bytes] = {}
+    for name, size in index:
+        parts[name] = raw[begin : begin + size]
+        begin += size
+    if begin != len(raw) or len(parts) != len(index) or HEAD not in parts:
+        raise BadBytes("its parts do not fit their index")
+    return Packet(parts.pop(HEAD), parts)

@@ -27,7 +27,7 @@ from coterie.network.https_node import (
 )
 from coterie.network.https_server import HttpsServer
 from coterie.network.packets import Packet, sanitize_text
-from coterie.network.waiting import list_names
+from coterie.network.transport import list_names
 
 log = logging.getLogger("coterie")
 OWN = "own"  # the piece with which a peer replies

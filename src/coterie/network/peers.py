@@ -25,7 +25,7 @@ from coterie.engines.codec import BadBytes
 from coterie.methods.registry import methods
 from coterie.metrics import Row
 from coterie.network.engine import NetworkEngine
-from coterie.network.handshake import RunSpec
+from coterie.network.handshake import RunSpec, site_settings
 from coterie.network.owner import OwnerPolicy
 from coterie.network.packets import (
     CallClient,
@@ -48,8 +48,7 @@ from coterie.network.server import (
     write_network_file,
 )
 from coterie.network.site import NetworkSite
-from coterie.network.terms import site_settings
-from coterie.network.waiting import ExchangeResult, WaitPolicy, failure_reason
+from coterie.network.transport import ExchangeResult, WaitPolicy, failure_reason
 from coterie.runs.config import decode, encode_readable
 from coterie.runs.files import make_private_folder, write_text
 from coterie.runs.folder import NETWORK, RESTART, RunFolder, checkpoint_round, lock_folder

@@ -7,27 +7,37 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 
-from coterie.core.contract import Algorithm
+from coterie.core import randomness
+from coterie.core.call import Call, Version
+from coterie.core.contract import Algorithm, Upload
 from coterie.core.errors import CoterieError
+from coterie.core.params import count
 from coterie.core.task import Task
-from coterie.engines.codec import types_of
+from coterie.engines import codec
+from coterie.engines.codec import BadBytes, types_of
+from coterie.engines.coordinator import HEADER, SiteCoordinator
 from coterie.engines.plan import plan_for
 from coterie.engines.replay import read_log
 from coterie.methods import registry
 from coterie.metrics import Row
-from coterie.network.engine import NetworkEngine
+from coterie.network.audit import now_as_text
+from coterie.network.engine import (
+    FINAL_EXCHANGE,
+    NO_SINGLE_MODEL,
+    NetworkEngine,
+    as_pieces,
+)
 from coterie.network.handshake import RunSpec, perform_handshake
-from coterie.network.late_sites import LateSites
-from coterie.network.packets import Experiment, Terms
-from coterie.network.participation import OWNER_REASONS
-from coterie.network.transport import Messenger, Transport
-from coterie.network.waiting import WaitPolicy, list_names
+from coterie.network.owner import OWNER_REASONS
+from coterie.network.packets import CallClient, Experiment, RequestBody, Terms, WriteModel
+from coterie.network.transport import ExchangeResult, Messenger, Transport, WaitPolicy, list_names
 from coterie.runs.config import (
     Fingerprints,
     Origin,
@@ -41,6 +51,7 @@ from coterie.runs.config import (
 )
 from coterie.runs.files import write_text
 from coterie.runs.folder import NETWORK, RESTART, RunFolder, ensure_free, lock_folder
+from coterie.runs.late_sites import LateSite, describe_late_site, read_late_sites, write_late_sites
 from coterie.runs.load import restore_options
 from coterie.runs.options import Options
 from coterie.runs.run import Run
@@ -48,6 +59,7 @@ from coterie.runs.start import create_task
 from coterie.serve.export import CARD, export_groups
 
 log = logging.getLogger("coterie")
+NO_LOSSES = "it sent no losses"
 OpenMessenger = Callable[[str, int], Messenger]  # from experiment and epoch
 
 
@@ -205,6 +217,133 @@ def sites_that_left(file: Path) -> set[str]:
         left -= entry.answered.keys()
         left |= {name for name, reason in entry.absent.items() if reason == OWNER_REASONS["left"]}
     return left
+
+
+# ------------------------------------------------------------------------------ late sites
+class LateSites:
+    """Lets sites join that connect after a run has begun, as unseen clients, which do not train.
+
+    A late site agrees to the terms like all sites, is assigned to the group whose model has the
+    lowest loss on its rows, and computes its own model with the method's `join`. It writes the
+    model when it connects, and again at the end. Its replies do not change the run.
+
+    Args:
+        run: A run on a network, with a folder.
+        terms: The terms of the run.
+    """
+
+    def __init__(self, run: Run, terms: Terms) -> None:
+        assert isinstance(run.engine, NetworkEngine) and run.folder is not None
+        self.run = run
+        self.terms = terms
+        self.messenger = run.engine.messenger
+        self.folder: Path = run.folder.path
+        self.known = read_late_sites(self.folder)
+        self.tried: dict[str, Hashable] = {}  # site → connection of the last attempt
+
+    def update(self) -> None:
+        """Let sites join that connected since the last update; retry a failed one on reconnect."""
+        connected = self.messenger.transport.connections()
+        new = []
+        for name in sorted(connected.keys() - set(self.run.roster.names)):
+            has_joined = name in self.known and not self.known[name].fault
+            if not has_joined and self.tried.get(name) != connected[name]:
+                self.tried[name] = connected[name]
+                new.append(name)
+        if not new:
+            return
+        faults = self._exchange(self.terms, {name: {} for name in new}).failures()
+        for name, reason in faults.items():
+            self._record(name, None, reason)
+            log.warning("%s connected late and cannot join: %s.", name, reason)
+        self._join([name for name in new if name not in faults])
+
+    def finish(self) -> None:
+        """Update the group and the model of all late sites after the last round."""
+        connected = self.messenger.transport.connections()
+        self._join([n for n, late in self.known.items() if n in connected and not late.fault])
+
+    def _join(self, names: list[str]) -> None:
+        """Assign sites to groups, and make them write their own models."""
+        if names:
+            groups, faults = self._assign(names)
+            faults |= self._write_models([name for name in names if name not in faults])
+            for name in names:
+                self._record(name, groups.get(name), faults.get(name, ""))
+                log.info("%s %s", name, describe_late_site(self.known[name]))
+        write_late_sites(self.folder, self.known)
+
+    def _record(self, name: str, group: int | None, fault: str) -> None:
+        self.known[name] = LateSite(
+            group=group, round=max(self.run.round, 0), time=now_as_text(), fault=fault
+        )
+
+    # -- exchanges
+    def _exchange(self, body: RequestBody, pieces: dict[str, dict[str, bytes]]) -> ExchangeResult:
+        """Send a request to late sites; do not wait for disconnected ones."""
+        return self.messenger.exchange(body, pieces, quorum=0.0, grace=0.0)
+
+    def _assign(self, names: list[str]) -> tuple[dict[str, int], dict[str, str]]:
+        """Return the group with the lowest loss per site, and the reasons why a site has none."""
+        run = self.run
+        method = run.trained().method_now
+        centres = method.centres(run.state)
+        if centres is None or method.groups(run.state) is None:
+            return {}, {}
+        started = now_as_text()
+        result = self._exchange(CallClient(), self._messages(names, "membership", centres))
+        self.messenger.audit.record(result.audit_records(started, "start", "membership"))
+        groups, faults = {}, result.failures()
+        for name, arrival in result.arrived.items():
+            if name in faults:
+                continue
+            losses = self._read_losses(arrival.pieces.get("upload", b""))
+            if losses is None or losses.shape != (count(centres),):
+                faults[name] = NO_LOSSES
+            else:
+                groups[name] = int(losses.double().nan_to_num(torch.inf, torch.inf).argmin())
+        return groups, faults
+
+    def _read_losses(self, raw: bytes) -> torch.Tensor | None:
+        try:
+            upload, _ = codec.decode(raw, self.run.types, limit=HEADER)
+        except BadBytes:
+            return None
+        losses = upload.report.get("losses") if isinstance(upload, Upload) else None
+        return losses if isinstance(losses, torch.Tensor) else None
+
+    def _write_models(self, names: list[str]) -> dict[str, str]:
+        """Make each site write its own model; return the reasons why a site did not."""
+        method = self.run.trained().method_now
+        if type(method).model is Algorithm.model:
+            return dict.fromkeys(names, NO_SINGLE_MODEL)
+        shared, _ = method.use(self.run.state)
+        return self._exchange(
+            WriteModel(), self._messages(names, "unseen_model", shared)
+        ).failures()
+
+    def _messages(
+        self, names: list[str], function: str, shared: Any
+    ) -> dict[str, dict[str, bytes]]:
+        """Encode a call to sites without private states."""
+        run = self.run
+        round = max(run.round, 0)
+        root = run.round_context(round, "evaluate").root
+        keys = randomness.client_keys(names, run.options.seed)
+        call = Call(
+            fn=getattr(root, function),
+            path="",
+            ids=torch.arange(len(names)),
+            shared=shared,
+            per_client=(),
+            static={},
+            keys=randomness.keys(keys, round, "evaluate"),
+            client_keys=keys,
+            version=Version(round, "evaluate", FINAL_EXCHANGE),
+            keeps_private=False,
+            enrolled=False,
+        )
+        return as_pieces(SiteCoordinator(len(names), run.types).messages(call), names)
 
 
 # ------------------------------------------------------------------------------ train

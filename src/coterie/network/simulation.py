@@ -24,7 +24,7 @@ from coterie.network.https_server import HttpsServer
 from coterie.network.local_table import ENDS_NODE
 from coterie.network.packets import NO_EXPERIMENT, Packet
 from coterie.network.server import begin, messenger_factory, serve
-from coterie.network.waiting import WaitPolicy, list_names
+from coterie.network.transport import WaitPolicy, list_names
 from coterie.runs.files import write_error
 from coterie.runs.run import Run
 

@@ -19,7 +19,6 @@ from coterie.core.version import __version__
 from coterie.engines.codec import BadBytes, decode
 from coterie.engines.message import Message
 from coterie.engines.site import Site
-from coterie.network.disclosure import Disclosure
 from coterie.network.local_table import (
     BAD_STATES,
     BAD_TABLE,
@@ -32,7 +31,7 @@ from coterie.network.local_table import (
     SiteFailure,
     SiteRun,
 )
-from coterie.network.owner import OwnerPolicy
+from coterie.network.owner import Disclosure, OwnerPolicy, OwnerStatus, Participation
 from coterie.network.packets import (
     NO_EXPERIMENT,
     CallClient,
@@ -54,7 +53,6 @@ from coterie.network.packets import (
     sanitize_text,
     write_head,
 )
-from coterie.network.participation import OwnerStatus, Participation
 from coterie.network.states import SiteFolder, StoredStates, StoredTerms
 from coterie.runs.config import hash_with_salt
 from coterie.serve.export import export_client
