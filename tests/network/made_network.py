@@ -19,10 +19,11 @@ from coterie.network.owner import OwnerPolicy
 from coterie.network.packets import Packet
 from coterie.network.server import begin, messenger_factory, resume, serve
 from coterie.network.site import NetworkSite
-from coterie.network.transport import Fate, InProcessTransport, WaitPolicy, deliver
+from coterie.network.transport import WaitPolicy
 from coterie.runs.options import Options
 from coterie.runs.run import Run
 from coterie.runs.start import prepare_run
+from in_process import Fate, InProcessTransport, deliver
 from machines import NAMES, write_tables
 
 OPTIONS = {"rounds": 3, "seed": 1, "dtype": "float64", "eval_every": 2}

@@ -92,6 +92,12 @@ def test_an_inconsistent_description_is_refused_and_its_site_named(lie, tmp_path
     assert LIAR in said and sentence in said and "s1" not in said
 
 
+def test_the_server_may_limit_the_rows_and_so_the_weight_of_a_site(tmp_path):
+    with pytest.raises(CoterieError, match=r"s6, s7 \(it claims more than 170 rows\)"):
+        network_with(tmp_path / "limited", spec={"max_rows": 170}).begin()
+    assert network_with(tmp_path / "open", spec={"max_rows": 200}).begin()
+
+
 def test_a_run_starts_without_a_site_that_lies_if_enough_remain(tmp_path, caplog):
     network = network_with(tmp_path, LIES["count"][0], spec={"min_sites": 5})
     run = network.run()

@@ -127,6 +127,12 @@ class ServerFlags(WaitingFlags):
     minimum_sites: int | None = setting(
         None, "after that time, start with this many sites; none: all", ge=1
     )
+    max_rows: int | None = setting(
+        None,
+        "refuse sites that claim more rows, because a site's weight is its number of rows; none: "
+        "100,000,000",
+        ge=1,
+    )
     page: int | None = setting(
         None, "port of a live page, with metrics at /metrics; none: no page", ge=0, le=65535
     )

@@ -51,7 +51,12 @@ def server(names: list[str], argv: list[str]) -> int:
     from coterie.network.https_server import HttpsServer
 
     config_file, spec, _ = read_network_run(config, flags.out)
-    spec = replace(spec, classes=flags.classes, min_sites=flags.minimum_sites)
+    spec = replace(
+        spec,
+        classes=flags.classes,
+        min_sites=flags.minimum_sites,
+        max_rows=flags.max_rows,
+    )
     certs = Path(flags.certs)
     registered = SiteDirectory(certs).names
     check_minimum_sites(flags, len(registered))

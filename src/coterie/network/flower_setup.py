@@ -119,53 +119,25 @@ def name(message: Message, context: Context) -> Message:
 README = """\
 # $name
 
-A Flower app that trains a method of Coterie on the sites' own tables. It uses Flower's public
-interfaces only.
+A Flower app that trains a method of Coterie on the sites' own tables (docs/flower.md of Coterie).
 
-**The server ships code.** `flwr run` sends this folder to the SuperLink, and every SuperNode
-executes the code that it receives: this app, or any other that somebody submits to the SuperLink,
-with the rights of the SuperNode and access to its table. If your sites do not allow this, use
-`coterie network server` and `coterie network node`: a node executes only functions of the
-library that its owner installed. It is faster, too: a SuperNode starts a process for each message.
+**The server ships code.** Every SuperNode executes what `flwr run` sends it, with access to its
+table. If your sites do not allow this, use `coterie network server` and `coterie network node`.
 
-Install Flower, Coterie and PyTorch where the SuperLink and the SuperNodes run:
-`pip install 'coterie[flower]'`. Nothing is installed at run time, so start the SuperLink with
-`--disable-runtime-dependency-installation`.
-
-**At each site**, in addition to your other options of `flower-supernode`:
+Install `coterie[flower]` where the SuperLink and the SuperNodes run, and start the SuperLink with
+`--disable-runtime-dependency-installation`. `state` must persist after the process; with
+`label="outcome"` in the node config a site refuses runs with another label.
 
 ```sh
 flower-supernode --superlink HOST:PORT … \\
   --node-config 'site="north" data="/srv/north.csv" state="/srv/coterie"'
-```
-
-`data` is the site's table. `state` is the folder for its private states; it must persist after
-the process. With `label="outcome"` the site refuses runs with any other label, with
-`min-rows-to-report=10` runs that request sums over fewer rows.
-
-A site is known by the name under which its key was registered (`flwr supernode register north.pub
---name north`); give it as `site`, too. If the key has no name, the server accepts the name that the
-node claims: `site`, or the name of the table's file.
-
-**On the machine of the SuperLink**, write a config file, as for `coterie run --config`:
-
-```toml
-method = "ifca"
-clusters = 2
-rounds = 30
-label = "outcome"
-data = "folder:unused"  # the sites have the tables
-```
-
-**Start the run:**
-
-```sh
 flwr run . --stream --run-config 'config="/srv/net.toml" sites="north,south" out="/srv/run"'
 ```
 
-The folder of the run is on the machine of the SuperLink. `coterie report`, `assign`, `predict
---cluster` and `export` read it. A stopped run continues with `resume=true` in the run config;
-`pyproject.toml` lists all keys.
+Register each key with the name of its site (`flwr supernode register north.pub --name north`); a
+node whose key has no name may claim any. The config file is that of `coterie run --config`, with
+`method`, `label` and `data = "folder:unused"`; it and the folder of the run are on the machine of
+the SuperLink. `pyproject.toml` lists all keys of the run config.
 """
 
 FILES = {

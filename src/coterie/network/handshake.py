@@ -71,6 +71,7 @@ class RunSpec:
     model: str | None = None  # None: chosen by the data
     classes: tuple[str, ...] = ()  # of the label, from the server's owner; (): those of the sites
     min_sites: int | None = None  # start without sites that cannot join; None: all must
+    max_rows: int | None = None  # of one site, whose weight is its number of rows; None: 10^8
 
     def __post_init__(self) -> None:
         check_settings(self.options)
@@ -233,12 +234,13 @@ def merge_schema(described: Mapping[str, SiteDescription], spec: RunSpec) -> Sch
     """
     descriptions = {name: body.description for name, body in described.items()}
     rows = {name: sum(body.rows.values()) for name, body in described.items()}
-    too_many = [name for name, number in rows.items() if number > MAX_SITE_ROWS]
+    most = spec.max_rows or MAX_SITE_ROWS
+    too_many = [name for name, number in rows.items() if number > most]
     if too_many:
-        raise SitesFailed(dict.fromkeys(too_many, f"it claims more than {MAX_SITE_ROWS} rows"))
+        raise SitesFailed(dict.fromkeys(too_many, f"it claims more than {most} rows"))
     # a site reports no validation rows where they are too few for scores
-    most = {name: round(n / (1 - MAX_HELD_OUT)) for name, n in rows.items()}
-    faults = find_faults_of_sites(descriptions, most)
+    at_most = {name: round(n / (1 - MAX_HELD_OUT)) for name, n in rows.items()}
+    faults = find_faults_of_sites(descriptions, at_most)
     if faults:
         raise SitesFailed(faults)
     check_reporting_clients(descriptions, spec.data.min_rows_to_report)

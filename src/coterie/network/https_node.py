@@ -31,9 +31,11 @@ MAX_PAUSE = 30.0  # seconds between attempts to connect
 LEAVE_TIMEOUT = 30.0  # seconds in which a server may be informed that the owner left
 WARN_DAYS = 30  # before the end of a certificate
 KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}  # seconds, seconds, probes
+# asyncio does not send the TLS alert with which OpenSSL refuses a certificate. A server of another
+# network fails in this node's own check, and a certificate that is not registered gets an answer.
 CLOSED_AT_ONCE = (
-    "the server closed the connection at once, as it does if it does not accept a certificate; "
-    "its log has the reason"
+    "the server closed the connection at once: by its clock this site's certificate is not valid, "
+    "or it has too many connections; its log has the reason"
 )
 MAKE_CERTIFICATE = "make one with `coterie network certs` on the server"
 
