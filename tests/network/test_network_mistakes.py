@@ -71,7 +71,8 @@ def test_a_server_under_another_name_is_not_trusted(served, capsys):
 def test_a_clock_that_is_wrong_is_one_sentence(days, served, capsys, monkeypatch):
     """Certificates are compared with the clock of this machine."""
     now = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
-    clock = SimpleNamespace(now=lambda tz: now)
+    parse = datetime.datetime.fromisoformat
+    clock = SimpleNamespace(now=lambda tz: now, fromisoformat=parse)
     module = SimpleNamespace(datetime=clock, UTC=datetime.UTC)
     monkeypatch.setattr("coterie.network.https_node.datetime", module)
     words = ("--server", f"127.0.0.1:{served.port}", "--key", "certs/ash.pem")

@@ -301,7 +301,12 @@ def read_issuer(file: Path) -> Issuer:
 
 
 def as_pem(owner: Issuer, authority: Issuer | None = None) -> bytes:
-    """Return a key, its certificate and the authority's certificate as text."""
+    """Return a key, its certificate and the authority's certificate as text.
+
+    The first line has the dates, for people and for nodes, which do not need cryptography.
+    """
+    begins, expires = owner.certificate.not_valid_before_utc, owner.certificate.not_valid_after_utc
+    dates = f"valid from {begins.isoformat()} to {expires.isoformat()}\n".encode()
     key = owner.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     chain = [owner] if authority is None else [owner, authority]
-    return key + b"".join(each.certificate.public_bytes(Encoding.PEM) for each in chain)
+    return dates + key + b"".join(each.certificate.public_bytes(Encoding.PEM) for each in chain)
