@@ -36,7 +36,8 @@ from coterie.runs.folder import ensure_free, is_incomplete
 from coterie.runs.run import Run
 
 if TYPE_CHECKING:
-    from coterie.network.monitoring import RegisteredTransport, WatchedServer
+    from coterie.network.https_server import HttpsServer
+    from coterie.network.monitoring import WatchedServer
 
 log = logging.getLogger("coterie")
 
@@ -99,7 +100,7 @@ def server(names: list[str], argv: list[str]) -> int:
 
 @contextmanager
 def live_page(
-    flags: ServerFlags, title: str, transport: RegisteredTransport, watcher: Watcher
+    flags: ServerFlags, title: str, transport: HttpsServer, watcher: Watcher
 ) -> Iterator[WatchedServer | None]:
     """Serve a live page within this context, if --page is given."""
     if flags.page is None:

@@ -8,7 +8,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
@@ -18,10 +17,9 @@ from prometheus_client.registry import Collector
 from coterie.core.errors import CoterieError
 from coterie.network.audit import LastContact
 from coterie.network.certificates import write_private
-from coterie.network.connections import Refusals
 from coterie.network.engine import NetworkEngine
+from coterie.network.https_server import HttpsServer
 from coterie.network.owner import OWNER_REASONS
-from coterie.network.transport import Transport
 from coterie.reporting.live.folder import Dashboard, WaitingDashboard, WatchedFolder
 from coterie.reporting.live.server import LiveServer
 from coterie.reporting.live.snapshot import SiteReport
@@ -34,17 +32,6 @@ OTHER_REASON = "other"
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
-class RegisteredTransport(Transport, Protocol):
-    """A transport that identifies sites by their certificates."""
-
-    refusals: Refusals
-
-    @property
-    def names(self) -> list[str]:
-        """All sites that may connect."""
-        ...
-
-
 class WatchedServer(Collector):
     """The state of a server: the sites it waits for, then its run. Read from another thread.
 
@@ -54,7 +41,7 @@ class WatchedServer(Collector):
         starts: A sentence that says when the run starts.
     """
 
-    def __init__(self, transport: RegisteredTransport, title: str, starts: str) -> None:
+    def __init__(self, transport: HttpsServer, title: str, starts: str) -> None:
         self.transport = transport
         self.title = title
         self.starts = starts
