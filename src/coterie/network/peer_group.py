@@ -101,7 +101,7 @@ class FirstPeer:
             gone = [
                 name
                 for name in missing
-                if name not in gathered and connected.get(name) != self.sessions[name]
+                if name not in gathered and connected.get(name) != self.sessions.get(name, 0)
             ]
             if gone:
                 self._fail(f"{list_names(gone)} no longer answers")
