@@ -163,7 +163,7 @@ def test_a_schema_with_another_label_than_the_terms_is_refused(tmp_path):
     network.begin()
     requests = [read_head(packet.head, Request) for _, packet, _ in network.transport.traffic]
     terms = next(r.body for r in requests if isinstance(r.body, Terms))
-    changed = msgspec.structs.replace(terms, schema={**terms.schema, "label": "colour"})
+    changed = msgspec.structs.replace(terms, schema={**terms.schema, "label": "other"})
     local = network.transport.sites["oak"].local
     assert local.build_run(terms)
     with pytest.raises(SiteRefusal, match="the label of its schema is not the one that it names"):

@@ -24,7 +24,7 @@ from coterie.core.call import Call, Version
 from coterie.core.settings import resolve_defaults
 from coterie.core.version import __version__
 from coterie.data.table_options import TableOptions
-from coterie.engines.codec import decode, encode
+from coterie.engines.codec import decode
 from coterie.engines.coordinator import SiteCoordinator
 from coterie.network.engine import as_pieces
 from coterie.network.handshake import copy_options, site_settings
@@ -306,8 +306,8 @@ class ScoringAttacker(Attacker):
             split="test",
         )
         types = self.site.session.site.types
-        message = SiteCoordinator(1, types).message(torch.tensor(0), call, encode(shared, types))
-        body = self.send(CallClient(), as_pieces(message), self.experiment)
+        (pieces,) = as_pieces(SiteCoordinator(1, types).messages(call), ["site"]).values()
+        body = self.send(CallClient(), pieces, self.experiment)
         if not isinstance(body, Done):
             return body
         return decode(self.reply.pieces["upload"], types)[0].report
