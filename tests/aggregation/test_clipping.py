@@ -10,10 +10,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import coterie as ct
 from cases import federation
-from coterie.aggregation.clipping import Clipping, NormLimit
+from coterie.aggregation.clipping import Clipping, NormLimit, third_quartile
+from coterie.aggregation.norm_screening import NormScreening
+from coterie.aggregation.pipeline import Pipeline
 from coterie.core.contract import Upload
 from coterie.engines.codec import decode, encode
-from coterie.engines.exchange import Guard, third_quartile
 from coterie.runs.start import prepare_run
 
 
@@ -116,7 +117,7 @@ def test_a_far_client_counts_as_one_ordinary_client():
     run.engine.tamper = far
     row = run.step()
     assert row["clipped"] == [run.roster.names[4]] and row["rejected"] == []
-    (usual,) = run.guard.typical_norms.values()
+    (usual,) = run.pipeline.screening.typical_norms.values()
     longest = sum(float(((a - b) ** 2).sum()) for a, b in zip(run.state.values(), before.values()))
     assert longest**0.5 < 2 * usual  # ten ordinary moves on average, not four
 
@@ -169,23 +170,23 @@ def test_what_is_usual_cannot_be_driven_up_by_one_client():
     run.engine.tamper = far
     for _ in run.rounds():
         pass
-    assert run.guard.typical_norms == {}  # of one answer nothing is learnt
+    assert run.pipeline.screening.typical_norms == {}  # of one answer nothing is learnt
 
 
 def test_what_is_usual_grows_by_steps():
-    guard = Guard(clip_factor=10.0, typical_norms={})
+    screening = NormScreening(10.0)
     run = prepare_run(ct.FedAvg(), federation(), "linear", rounds=1)
     ask = run.round_context(1)
-    ask.guard = guard
+    ask.pipeline = Pipeline(screening)
     stack = lambda: ask(run.method.train, shared=run.state, reduce="stack", stream="train")
     stack()
-    (kind,) = guard.typical_norms
-    usual = guard.typical_norms[kind]
-    guard.typical_norms[kind] = usual / 50  # so that everyone moves fifty times as far as is usual
+    (kind,) = screening.typical_norms
+    usual = screening.typical_norms[kind]
+    screening.typical_norms[kind] = usual / 50  # so that every update is 50 times the typical norm
     stack()
-    assert guard.typical_norms[kind] == pytest.approx(usual / 5)
+    assert screening.typical_norms[kind] == pytest.approx(usual / 5)
     stack()
-    assert guard.typical_norms[kind] == pytest.approx(usual)
+    assert screening.typical_norms[kind] == pytest.approx(usual)
 
 
 def test_a_screen_that_would_lengthen_uploads_is_refused():

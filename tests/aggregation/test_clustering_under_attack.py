@@ -29,7 +29,7 @@ def honest_agreement(method, **options) -> float:
     for _ in run.rounds():
         pass
     honest = torch.ones(16, dtype=torch.bool)
-    honest[run.guard.attack.attackers] = False
+    honest[run.pipeline.attack.attackers] = False
     return adjusted_rand_score(fed.truth[honest], run.groups()[honest.numpy()])
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,9 @@ import coterie as ct
 from cases import federation
 from coterie.aggregation.aggregator import Aggregator
 from coterie.aggregation.clipping import Clipping
+from coterie.aggregation.exchange import Exchange
 from coterie.aggregation.free_riders import SENT_BACK, FreeRiderWatch, find_unchanged
+from coterie.aggregation.norm_screening import NormScreening, value_key
 from coterie.core.contract import Upload
 from coterie.runs.start import prepare_run
 
@@ -65,25 +69,35 @@ def collect(rows: list[list[float]], chosen: list[int]):
     return aggregator.finish(aggregator.add(torch.arange(len(rows)), updates))
 
 
+def exchange_with(ids: torch.Tensor) -> Exchange:
+    """An exchange with these clients, who were sent CENTRES."""
+    call: Any = SimpleNamespace(ids=ids, path="method", name="train", static={})
+    template = Upload({"model": {"w": torch.zeros(2)}}, torch.zeros(2), {})
+    return Exchange(call, None, template, "sum", CENTRES, rng=None, num_clients=len(ids))
+
+
 def test_a_client_is_rejected_from_its_second_unchanged_upload_until_it_trains():
-    ids = tensor([10, 11, 12, 13])
+    exchange = exchange_with(tensor([10, 11, 12, 13]))
     train = [[1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]
-    watch = FreeRiderWatch()
+    watch = FreeRiderWatch(NormScreening(10.0, {value_key(exchange.call, "model"): 1.0}))
+
+    def reject(stacked):
+        return watch.together(exchange, watch.needs(exchange), stacked)
+
     sends_other_centre = collect([*train, [3.0, 4.0]], [0, 0, 0, 0])
-    assert watch.reject(ids, sends_other_centre, CENTRES, 1.0) is sends_other_centre
-    watch.record(ids, sends_other_centre, CENTRES)
+    assert reject(sends_other_centre) is sends_other_centre
+    watch.after(exchange, sends_other_centre)
     assert watch.suspects.tolist() == [13]
 
-    result = watch.reject(ids, sends_other_centre, CENTRES, 1.0)
+    result = reject(sends_other_centre)
     assert result.rejected == [(3, SENT_BACK)] and result.accepted.tolist() == [0, 1, 2]
     assert torch.equal(result.updates.values["model"]["w"], tensor(train))
-    watch.record(ids, result, CENTRES)
+    watch.after(exchange, result)
     assert watch.suspects.tolist() == [13]  # rejected, so nothing new is known
 
     same_norm = collect([*train, [-5.0, 0.0]], [0, 0, 0, 0])  # as far, elsewhere
-    assert watch.reject(ids, same_norm, CENTRES, 1.0).rejected == []
-    trains = collect([*train, [-1.0, 0.0]], [0, 0, 0, 0])
-    watch.record(ids, watch.reject(ids, trains, CENTRES, 1.0), CENTRES)
+    assert reject(same_norm).rejected == []
+    watch.after(exchange, reject(collect([*train, [-1.0, 0.0]], [0, 0, 0, 0])))
     assert watch.suspects.tolist() == []
 
 
@@ -93,7 +107,7 @@ def test_an_exchange_in_which_only_free_riders_answer_changes_nothing():
     run.step()
     before = run.state.centres
     ask = run.round_context(1)
-    sums = run.method.train_all(before, ask, run.guard.free_riders.suspects)
+    sums = run.method.train_all(before, ask, run.pipeline.free_riders.suspects)
     assert len(sums.ids) == 0 and len(ask.free_riders) == 2
     assert equal(run.method.update_centres(before, sums, 10), before)
 
@@ -117,7 +131,7 @@ def test_free_riders_are_named_and_left_out_on_every_engine(rule):
     for run in runs.values():
         assert [row["free_riders"] for row in run.history] == named
     (warning,) = [w for w in loop.warnings if "unchanged" in w]
-    attackers = prepare_run(method, federation(), **options).guard.attack.attackers
+    attackers = prepare_run(method, federation(), **options).pipeline.attack.attackers
     names = sorted(loop.names[i] for i in attackers)
     assert sorted({name for row in named for name in row}) == names
     assert (
@@ -130,7 +144,7 @@ def test_in_honest_runs_nobody_is_suspect(method):
     """Only suspects are buffered, so nothing else changes."""
     run = prepare_run(method, federation(), **{**SMALL, "dtype": "float32"})
     for row in run.rounds():
-        assert row["free_riders"] == [] and len(run.guard.free_riders.suspects) == 0
+        assert row["free_riders"] == [] and len(run.pipeline.free_riders.suspects) == 0
 
 
 def test_resume_with_free_riders_is_exact(tmp_path):
@@ -138,7 +152,7 @@ def test_resume_with_free_riders_is_exact(tmp_path):
     straight = ct.run(ct.IFCA(clusters=2), federation(), **options)
     run = prepare_run(ct.IFCA(clusters=2), federation(), **options, out=tmp_path / "run")
     run.step()
-    assert len(run.guard.free_riders.suspects) == 2
+    assert len(run.pipeline.free_riders.suspects) == 2
     with run.folder.log_file():
         run.folder.rewind(run.history, 4)
         run.save(always=True)

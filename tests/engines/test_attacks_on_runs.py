@@ -41,7 +41,7 @@ def test_attackers_are_spread_over_the_planted_groups():
 def test_scores_are_those_of_honest_clients():
     run = prepare_run(ct.FedAvg(), federation(), **{**FLOAT64, **FLIP})
     assert len(run.evaluated) == len(run.roster) - 2
-    assert not torch.isin(run.guard.attack.attackers, run.evaluated).any()
+    assert not torch.isin(run.pipeline.attack.attackers, run.evaluated).any()
 
 
 def test_only_attackers_learn_from_flipped_labels():
@@ -69,7 +69,7 @@ def test_a_flipped_upload_by_hand():
         ct.FedAvg(weighted=False), federation(), **{**FLOAT64, **FLIP, "attack_strength": 3.0}
     )
     run.step(), run.step()
-    moves[run.guard.attack.attackers] *= -3
+    moves[run.pipeline.attack.attackers] *= -3
     expected = flat(start)[0] + moves.mean(0)
     np.testing.assert_allclose(flat(run.state)[0], expected, rtol=1e-9, atol=1e-12)
 

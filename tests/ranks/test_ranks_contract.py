@@ -124,8 +124,8 @@ def test_every_rank_shortens_moves_that_are_too_long(group):
     rows = []
     for run in runs:
         run.step(), run.step()
-        run.guard.typical_norms = {
-            name: 0.2 * norm for name, norm in run.guard.typical_norms.items()
+        run.pipeline.screening.typical_norms = {
+            name: 0.2 * norm for name, norm in run.pipeline.screening.typical_norms.items()
         }
         rows.append(run.step())
     assert rows[0]["clipped"] == rows[1]["clipped"]
@@ -142,10 +142,15 @@ def test_a_run_goes_on_from_a_snapshot_to_the_same_bits(name, group):
     for _ in range(3):
         run.step()
     snapshot, state, history = run.engine.snapshot(), run.state, run.history
-    usual = run.guard.typical_norms
+    usual = run.pipeline.screening.typical_norms
     again = on_ranks(group, options)
     again.engine.restore(snapshot)
-    again.state, again.history, again.round, again.guard.typical_norms = state, history, 2, usual
+    again.state, again.history, again.round, again.pipeline.screening.typical_norms = (
+        state,
+        history,
+        2,
+        usual,
+    )
     finished(again)
     assert same_bits(whole(again, options), whole(straight, options))
     assert scores(again) == scores(straight)

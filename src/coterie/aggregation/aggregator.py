@@ -7,9 +7,8 @@ when sums are enough:
     partials = [aggregator.add(positions, updates) for positions, updates in chunks]
     result = aggregator.finish(aggregator.merge(partials))
 
-Each update passes the same stages: validation (`aggregation/validation.py`), norm clipping
-(`aggregation/clipping.py`), then the reduction. Robust means (`aggregation/robust.py`) need all
-updates at once, so they are computed in `finish`.
+Each update passes the steps that `aggregation/pipeline.py` lists, then the reduction. Robust means
+(`aggregation/robust.py`) need all updates at once, so they are computed in `finish`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ from torch import Tensor
 
 from coterie.aggregation.clipping import Clipping, is_one_hot, weights_by_value
 from coterie.aggregation.robust import robust_means
-from coterie.aggregation.validation import DeclarationChecks, finite_updates, matches_template
+from coterie.aggregation.steps import Chunk, Step
+from coterie.aggregation.validation import DeclarationChecks, Validation, matches_template
 from coterie.core.contract import Upload
 from coterie.core.errors import CoterieError
 from coterie.core.params import Params, as_column, nbytes
@@ -37,7 +37,6 @@ from coterie.optim.low_rank import LowRankUpdate, sum_low_rank
 
 MAX_BUFFER_IN_MEMORY = 1 << 30  # bytes; larger buffers are memory-mapped files
 MISMATCH = "the names, shapes or dtypes of its update differ from the expected ones"
-NOT_FINITE = "its update contains NaN or infinity"
 
 
 class PartialAggregate(NamedTuple):
@@ -124,8 +123,8 @@ class Aggregator:
         self.reduce = reduce
         self.template = template
         self.num_clients = num_clients
-        self.checks = checks
         self.clipping = clipping or Clipping()
+        self.steps: list[Step] = [Validation(checks), self.clipping]
         self.robust = robust
         self.keeps_values = reduce == "stack" or robust.rule != "mean"
         kept = template if self.keeps_values else template._replace(values={})
@@ -148,9 +147,6 @@ class Aggregator:
     def add(self, positions: Tensor, updates: Upload) -> PartialAggregate:
         """Aggregate a chunk of updates.
 
-        A rejected update contributes nothing: it is removed before any arithmetic, because 0 · NaN
-        is NaN.
-
         Args:
             positions: int64 [n], the clients' positions in the call.
             updates: Leaves of shape [n, ...], in the same order.
@@ -161,23 +157,16 @@ class Aggregator:
         if not matches_template(updates, self.template):  # sums would broadcast a wrong shape
             return self.reject([(int(i), MISMATCH) for i in positions], nbytes(updates))
         bytes_up = self.update_bytes * len(positions)
-        norms = self.clipping.update_norms(updates)
-        reasons = self._find_faults(positions, updates, norms)
-        rejected = [(int(positions[i]), reason) for i, reason in sorted(reasons.items())]
-        if reasons:
-            accepted = torch.ones(len(positions), dtype=torch.bool)
-            accepted[list(reasons)] = False
-            positions, updates, norms = tree_map(
-                lambda v: v[accepted.to(v.device)], (positions, updates, norms)
-            )
-        updates, clipped = self.clipping.clip(updates, norms)
-        kept = updates if self.keeps_values else updates._replace(values={})
-        self._write(positions, kept, norms)
-        totals, mass = self._weighted_sums(updates)
+        chunk = Chunk(positions, updates, self.clipping.update_norms(updates))
+        for step in self.steps:
+            chunk = step.client(chunk)
+        kept = chunk.updates if self.keeps_values else chunk.updates._replace(values={})
+        self._write(chunk.positions, kept, chunk.norms)
+        totals, mass = self._weighted_sums(chunk.updates)
         return self._partial(totals, mass)._replace(
-            accepted=positions,
-            rejected=rejected,
-            clipped=[int(positions[i]) for i in sorted(clipped)],
+            accepted=chunk.positions,
+            rejected=sorted(chunk.rejected),
+            clipped=list(chunk.clipped),
             bytes_up=bytes_up,
         )
 
@@ -291,22 +280,6 @@ class Aggregator:
         buffers = tree_leaves((self.buffers, self.norms))
         for buffer, rows in zip(buffers, tree_leaves((updates, norms)), strict=True):
             buffer.index_copy_(0, positions.to(buffer.device), rows.to(buffer.device, buffer.dtype))
-
-    def _find_faults(
-        self, positions: Tensor, updates: Upload, norms: dict[str, Tensor]
-    ) -> dict[int, str]:
-        """The reason for each rejection, by row of `updates`.
-
-        The first check that fails gives the reason: finite numbers, outliers, the declaration.
-        """
-        finite = finite_updates(updates, norms, len(positions))
-        reasons = dict.fromkeys((~finite).nonzero()[:, 0].tolist(), NOT_FINITE)
-        reasons = self.clipping.find_outliers(norms) | reasons
-        if self.checks is None:
-            return reasons
-        for is_invalid, reason in self.checks.find_violations(positions, updates):
-            reasons = dict.fromkeys(is_invalid.nonzero()[:, 0].tolist(), reason) | reasons
-        return reasons
 
 
 def _add(a: PartialAggregate, b: PartialAggregate) -> PartialAggregate:

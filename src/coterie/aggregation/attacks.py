@@ -44,6 +44,7 @@ from torch import Tensor
 
 from coterie.aggregation.aggregator import PartialAggregate
 from coterie.aggregation.clipping import Clipping, weights_by_value
+from coterie.aggregation.exchange import Exchange
 from coterie.aggregation.robust import as_table
 from coterie.core import randomness
 from coterie.core.contract import Declaration, Direction, Index, Losses, OneHot, Upload
@@ -76,35 +77,28 @@ class Attack:
     strength: float | None  # None: the default
     attackers: Tensor  # int64, client ids
 
-    def apply(
-        self,
-        stacked: PartialAggregate,
-        attackers: Tensor,
-        clipping: Clipping,
-        declaration: Declaration,
-        generator: torch.Generator,
-        clients: int,
+    def needs(self, exchange: Exchange) -> Tensor:
+        """Select the attackers, who know each other's updates."""
+        return torch.isin(exchange.call.ids, self.attackers)
+
+    def together(
+        self, exchange: Exchange, needed: Tensor, stacked: PartialAggregate
     ) -> PartialAggregate:
-        """Replace the updates in some rows of a stacked aggregate.
-
-        Args:
-            stacked: A finished aggregate with all updates.
-            attackers: int64, the attackers' rows in it.
-            clipping: Norm limits and starting points of the exchange.
-            declaration: Declaration of the client function; it tells which reports are sketches.
-            generator: Draws noise.
-            clients: Number of clients in the exchange, honest or not.
-
-        Returns:
-            The aggregate with the attackers' updates and their norms.
-        """
+        """Replace the attackers' updates, and their norms."""
         assert stacked.updates is not None
-        honest: Upload = tree_map(lambda v: v[attackers.to(v.device)], stacked.updates)
-        sent = self.poison(honest, clipping, declaration, generator, clients)
+        rows = needed[stacked.accepted].nonzero()[:, 0]
+        honest: Upload = tree_map(lambda v: v[rows.to(v.device)], stacked.updates)
+        clipping = Clipping(exchange.started_from, exchange.limits)  # they know the norm limits
+        sent = self.poison(
+            honest, clipping, exchange.declaration, exchange.rng("attack"), exchange.num_clients
+        )
         updates: Upload = tree_map(
-            lambda v, new: v.index_copy(0, attackers.to(v.device), new), stacked.updates, sent
+            lambda v, new: v.index_copy(0, rows.to(v.device), new), stacked.updates, sent
         )
         return stacked._replace(updates=updates, norms=clipping.update_norms(updates))
+
+    def after(self, exchange: Exchange, result: PartialAggregate) -> None:
+        """Attackers learn nothing from the aggregate."""
 
     def poison(
         self,

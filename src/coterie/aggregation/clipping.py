@@ -5,9 +5,9 @@ client started from.
 
 Let c be the clipping factor, and the typical norm the largest third quartile of update norms in any
 exchange of the same kind so far, where one exchange raises it at most c times (see
-`engines/exchange.py`). An update with a norm above c times the typical norm is rescaled to the
-typical norm, so it counts as much as any other client's. It is not rejected because it may be
-honest: in some data one client is far from the others. Above c² times the typical norm it is
+`aggregation/norm_screening.py`). An update with a norm above c times the typical norm is rescaled
+to the typical norm, so it counts as much as any other client's. It is not rejected because it may
+be honest: in some data one client is far from the others. Above c² times the typical norm it is
 rejected, because no training that converges produces it.
 
 The typical norm never decreases. Updates shrink during training, in some clusters earlier than in
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.aggregation.steps import Chunk
 from coterie.core.contract import Upload
 from coterie.core.params import Params, as_column
 from coterie.optim.low_rank import LowRankUpdate
@@ -47,7 +48,7 @@ class NormLimit(NamedTuple):
 
 
 class Clipping:
-    """Computes update norms and applies norm limits.
+    """The step that rejects and clips updates by their norms.
 
     Args:
         started_from: The stacked models that the server sent, per value name. Without an entry the
@@ -66,6 +67,13 @@ class Clipping:
             for name, centres in (started_from or {}).items()
         }
         self.limits = limits or {}
+
+    def client(self, chunk: Chunk) -> Chunk:
+        """Reject updates far above their limit, and clip those above it."""
+        chunk = chunk.reject(self.find_outliers(chunk.norms))
+        updates, rows = self.clip(chunk.updates, chunk.norms)
+        clipped = tuple(int(chunk.positions[i]) for i in sorted(rows))
+        return chunk._replace(updates=updates, clipped=chunk.clipped + clipped)
 
     def update_norms(self, updates: Upload) -> dict[str, Tensor]:
         """‖value − start‖ per value name, [n]; ‖value‖ where the start is not known."""

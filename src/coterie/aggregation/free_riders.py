@@ -23,6 +23,8 @@ from torch import Tensor
 
 from coterie.aggregation.aggregator import PartialAggregate
 from coterie.aggregation.clipping import MIN_NORMS, third_quartile
+from coterie.aggregation.exchange import Exchange
+from coterie.aggregation.norm_screening import NormScreening, value_key
 from coterie.core.contract import Upload
 from coterie.core.params import Params
 
@@ -36,46 +38,37 @@ SENT_BACK = "it sent back, again, a model that it was sent, unchanged"
 class FreeRiderWatch:
     """Remembers the clients that sent back a model unchanged, and rejects the next ones."""
 
+    screening: NormScreening  # knows the typical norm of an update
     suspects: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))  # ids
 
-    def is_suspect(self, ids: Tensor) -> Tensor:
-        """Whether each client's last upload was unchanged, bool [n]."""
-        return torch.isin(ids, self.suspects)
+    def needs(self, exchange: Exchange) -> Tensor:
+        """Select the clients whose last upload was unchanged."""
+        return torch.isin(exchange.call.ids, self.suspects)
 
-    def reject(
-        self,
-        ids: Tensor,
-        stacked: PartialAggregate,
-        started_from: dict[str, Params],
-        typical: float,
+    def together(
+        self, exchange: Exchange, needed: Tensor, stacked: PartialAggregate
     ) -> PartialAggregate:
-        """Reject the unchanged uploads of suspects.
-
-        Args:
-            ids: int64 [n], the clients of the exchange, by position.
-            stacked: A finished aggregate with all updates.
-            started_from: The stacked models that the server sent, per value name.
-            typical: The typical norm of an update.
-        """
-        is_suspect = self.is_suspect(ids[stacked.accepted])
+        """Reject the unchanged uploads of suspects."""
+        started_from = exchange.started_from
+        is_suspect = needed[stacked.accepted]
         if not started_from or not bool(is_suspect.any()):
             return stacked
         assert stacked.updates is not None
+        known = self.screening.typical_norms
+        typical = [known.get(value_key(exchange.call, name), 0.0) for name in started_from]
         distances = distances_to_centres(stacked.updates.values, started_from)
-        is_unchanged = distances.amin(1) <= NEGLIGIBLE * typical
+        is_unchanged = distances.amin(1) <= NEGLIGIBLE * math.hypot(*typical)
         return stacked.reject(is_suspect & is_unchanged, SENT_BACK)
 
-    def record(
-        self, ids: Tensor, result: PartialAggregate, started_from: dict[str, Params]
-    ) -> None:
+    def after(self, exchange: Exchange, result: PartialAggregate) -> None:
         """Update the suspects after an exchange; a client that was rejected remains one."""
         assert result.updates is not None and result.norms is not None
-        names = [name for name in result.norms if started_from.get(name)]
-        if not names:
+        names = [name for name in result.norms if exchange.started_from.get(name)]
+        if not names or not self.screening.clip_factor:
             return
         norms = torch.stack([result.norms[name].double() for name in names]).norm(dim=0)
-        started_from = {name: started_from[name] for name in names}
-        accepted = ids[result.accepted]
+        started_from = {name: exchange.started_from[name] for name in names}
+        accepted = exchange.call.ids[result.accepted]
         is_unchanged = find_unchanged(norms, clusters_of(result.updates, names), started_from)
         others = self.suspects[~torch.isin(self.suspects, accepted)]
         self.suspects = torch.cat([others, accepted[is_unchanged]]).sort().values

@@ -8,12 +8,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.aggregation.steps import Chunk
 from coterie.core.call import Call
 from coterie.core.contract import Declaration, Rows, Upload, UploadContext
 from coterie.core.params import count
 from coterie.core.trees import tree_flatten, tree_leaves
 from coterie.data.roster import Roster
 from coterie.optim.low_rank import LowRankUpdate
+
+NOT_FINITE = "its update contains NaN or infinity"
+
+
+class Validation:
+    """The step that rejects updates that are not finite or violate their declaration.
+
+    Args:
+        checks: What the client function declares about its uploads; None: not checked.
+    """
+
+    def __init__(self, checks: DeclarationChecks | None) -> None:
+        self.checks = checks
+
+    def client(self, chunk: Chunk) -> Chunk:
+        """Reject updates; the first check that fails gives the reason."""
+        finite = finite_updates(chunk.updates, chunk.norms, len(chunk.positions))
+        chunk = chunk.reject(dict.fromkeys((~finite).nonzero()[:, 0].tolist(), NOT_FINITE))
+        if self.checks is None:
+            return chunk
+        reasons: dict[int, str] = {}
+        for is_invalid, reason in self.checks.find_violations(chunk.positions, chunk.updates):
+            reasons = dict.fromkeys(is_invalid.nonzero()[:, 0].tolist(), reason) | reasons
+        return chunk.reject(reasons)
 
 
 def matches_template(updates: Any, template: Any) -> bool:

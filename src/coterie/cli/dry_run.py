@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import torch
 
 from coterie.aggregation.aggregator import Aggregator, PartialAggregate
+from coterie.aggregation.pipeline import Pipeline
 from coterie.core.call import Call
 from coterie.core.params import nbytes
 from coterie.core.trees import tree_leaves
 from coterie.data.shards import make_shards
-from coterie.engines.exchange import Guard
 from coterie.engines.memory import ALLOCATOR_FACTOR, WorkingMemory, process_bytes
 from coterie.engines.plan import Plan
 from coterie.engines.templates import UploadTemplates
@@ -79,7 +79,7 @@ def count_exchanges(job: Job) -> Counts:
         try:
             run = Run(job.method, job.task, roster, engine, job.options)
             for r in (0, 1):
-                ask = replace(run.round_context(r), guard=Guard())
+                ask = replace(run.round_context(r), pipeline=Pipeline())
                 method: Any = ask.root.method
                 if r == 0:
                     run.state = method.begin(run.state, ask)

@@ -1,33 +1,31 @@
 """One exchange with the clients, on any engine.
 
 `RoundContext` is the `ask` that a method's `round` receives. Calling it makes a `Call`, selects the
-clients that answer (simulated dropout), and lets the `Guard` collect their updates: the guard
-builds the aggregator with norm limits and the run's robust rule, and simulates attackers if the run
-has some. The result is accounted: traffic, update norms, rejected and absent clients.
+clients that answer (simulated dropout), and lets the run's `Pipeline` collect their updates
+(`aggregation/pipeline.py`). The result is accounted: traffic, rejected and absent clients.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from coterie.aggregation.aggregator import PLAIN_MEAN, Aggregator, PartialAggregate, RobustRule
-from coterie.aggregation.attacks import Attack
-from coterie.aggregation.clipping import MIN_NORMS, Clipping, NormLimit, third_quartile
-from coterie.aggregation.free_riders import SENT_BACK, FreeRiderWatch
+from coterie.aggregation.aggregator import Aggregator, PartialAggregate
+from coterie.aggregation.exchange import Exchange
+from coterie.aggregation.free_riders import SENT_BACK
+from coterie.aggregation.pipeline import Pipeline
 from coterie.aggregation.robust import robust_means
-from coterie.aggregation.validation import DeclarationChecks
 from coterie.clustering import group_mean
 from coterie.core import randomness
 from coterie.core.call import Call, Version, path_of
-from coterie.core.contract import Declaration, Stack, Sums, Upload
+from coterie.core.contract import Stack, Sums
 from coterie.core.errors import CoterieError, Diverged
 from coterie.core.params import Params, as_column, count, one_hot
 from coterie.core.task import Task
@@ -38,7 +36,6 @@ from coterie.engines.templates import UploadTemplates
 
 log = logging.getLogger("coterie")
 MAX_LOGGED = 5  # clients named per round in the log
-CALIBRATION_CLIENTS = 32  # updates buffered until a typical norm can be estimated
 
 
 @dataclass
@@ -54,7 +51,7 @@ class RoundContext:
     round: int
     all_clients: Tensor
     participants: Tensor
-    guard: Guard
+    pipeline: Pipeline
     phase: Literal["train", "evaluate"] = "train"
     dropout: float = 0.0
     initial_payload_bytes: int = 0  # of the initial payload of one client
@@ -72,12 +69,12 @@ class RoundContext:
     @property
     def is_robust(self) -> bool:
         """Whether means tolerate hostile clients."""
-        return self.guard.robust.rule != "mean"
+        return self.pipeline.robust.rule != "mean"
 
     @property
     def hostile_share(self) -> float:
         """The share of clients that may be hostile; 0 with plain means."""
-        return self.guard.robust.share if self.is_robust else 0.0
+        return self.pipeline.robust.share if self.is_robust else 0.0
 
     @property
     def task(self) -> Task:
@@ -94,7 +91,7 @@ class RoundContext:
         if not self.is_robust:
             return group_mean(values, labels, weight, empty)
         shares = one_hot(labels, count(empty), weight.dtype) * weight[:, None]
-        means = robust_means(self.guard.robust.rule, values, shares, self.guard.robust.share)
+        means = robust_means(self.pipeline.robust.rule, values, shares, self.pipeline.robust.share)
         has_members = shares.sum(0) > 0
         return {
             k: torch.where(as_column(has_members.to(v.device), v), v, empty[k])
@@ -147,18 +144,17 @@ class RoundContext:
             enrolled=enrolled,
         )
         present = self._present(call)
-        result = self.guard.collect(
-            self.engine,
-            self.roster,
-            call.only(present),
+        exchange = Exchange(
+            call=call.only(present),
+            roster=self.roster,
             template=self.templates(call),
             reduce=reduce,
-            started_from=started_from,
+            started_from=started_from or {},
             rng=self.rng,
+            num_clients=len(present),
         )
+        result = self.pipeline.collect(exchange, partial(run_call, self.engine))
         self._account(call, result, present)
-        if self.guard.clip_factor and started_from:
-            self.guard.free_riders.record(ids[present], result, started_from)
         assert result.updates is not None
         accepted = ids[present[result.accepted]]
         if reduce == "stack":
@@ -186,11 +182,10 @@ class RoundContext:
         return (randomness.uniform(keys) >= self.dropout).nonzero()[:, 0]
 
     def _account(self, call: Call, result: PartialAggregate, present: Tensor) -> None:
-        """Count bytes, record norms, log rejected clients; raise if most were rejected."""
+        """Count bytes, log rejected clients; raise if most were rejected."""
         self.bytes_down += call.bytes_down * len(call.ids)
         self.bytes_of_initial_payloads += self.initial_payload_bytes * result.first_contacts
         self.bytes_up += result.bytes_up
-        self.guard.record_norms(call, result)
         self._log_clipped(call.ids[present[result.clipped]].tolist())
         dropped = torch.ones(len(call.ids), dtype=torch.bool)
         dropped[present] = False
@@ -212,12 +207,12 @@ class RoundContext:
 
     def _log_clipped(self, ids: list[int]) -> None:
         self.clipped += ids
-        new = [i for i in ids if i not in self.guard.logged_clipped]
-        self.guard.logged_clipped.update(new)
+        new = [i for i in ids if i not in self.pipeline.logged_clipped]
+        self.pipeline.logged_clipped.update(new)
         for i in new[:MAX_LOGGED]:
             log.info(
                 "round %d: the update of %s was clipped: norm over %g times the typical norm.",
-                self.round, self.roster.names[i], self.guard.clip_factor,
+                self.round, self.roster.names[i], self.pipeline.screening.clip_factor,
             )  # fmt: skip
 
     def _log_rejected(self, call: Call, result: PartialAggregate, present: Tensor) -> None:
@@ -228,159 +223,14 @@ class RoundContext:
             self.rejected.append(i)
             if reason == SENT_BACK:
                 self.free_riders.append(i)
-            if i not in self.guard.logged_rejected:
+            if i not in self.pipeline.logged_rejected:
                 new.append((self.roster.names[i], reason))
-                self.guard.logged_rejected.add(i)
+                self.pipeline.logged_rejected.add(i)
         for name, reason in new[:MAX_LOGGED]:
             log.warning("round %d: rejected %s in %s(): %s.", self.round, name, call.name, reason)
         if len(new) > MAX_LOGGED:
             more = len(new) - MAX_LOGGED
             log.warning("round %d: rejected %d more in %s().", self.round, more, call.name)
-
-
-@dataclass
-class Guard:
-    """Protects a run against harmful updates, and simulates attackers to test the protection.
-
-    Without arguments only invalid updates are rejected.
-    """
-
-    clip_factor: float | None = None  # clip updates above this multiple of the typical norm
-    robust: RobustRule = PLAIN_MEAN
-    attack: Attack | None = None
-    typical_norms: dict[str, float] = field(default_factory=dict)  # by `value_key`
-    free_riders: FreeRiderWatch = field(default_factory=FreeRiderWatch)
-    # clients that the log has named
-    logged_rejected: set[int] = field(default_factory=set)
-    logged_clipped: set[int] = field(default_factory=set)
-
-    def collect(
-        self,
-        engine: Engine,
-        roster: Roster,
-        call: Call,
-        *,
-        template: Upload,
-        reduce: Literal["sum", "stack"],
-        started_from: dict[str, Params] | None,
-        rng: Callable[[str], torch.Generator],
-    ) -> PartialAggregate:
-        """Run the call and aggregate the updates of all its clients.
-
-        Some updates are buffered first: those of a random sample of clients until a typical norm is
-        known, those of clients that seem to be free riders, and those of simulated attackers, who
-        know each other's.
-
-        Returns:
-            The finished aggregate.
-        """
-        calibration = self._select_calibration(call, template)
-        is_suspect = self.free_riders.is_suspect(call.ids)
-        is_buffered = calibration | is_suspect | self._is_attacker(call)
-
-        def make_aggregator(
-            part: Call, reduction: Literal["sum", "stack"], robust: RobustRule = PLAIN_MEAN
-        ) -> Aggregator:
-            """For some clients of the call; norm limits are those of the whole call."""
-            clipping = Clipping(started_from, self._norm_limits(call, template))
-            checks = DeclarationChecks(part, roster)
-            return Aggregator(reduction, template, len(part.ids), checks, clipping, robust)
-
-        if not bool(is_buffered.any()):
-            return run_call(engine, call, make_aggregator(call, reduce, self.robust))
-        first = is_buffered.nonzero()[:, 0]  # positions in the call
-        first_call = call.only(first)
-        first_aggregator = make_aggregator(first_call, "stack")
-        stacked = run_call(engine, first_call, first_aggregator)
-        if self.attack is not None:
-            attackers = self._is_attacker(first_call)[stacked.accepted].nonzero()[:, 0]
-            stacked = self.attack.apply(
-                stacked,
-                attackers,
-                clipping=first_aggregator.clipping,
-                declaration=call.fn.declaration,  # type: ignore[attr-defined]
-                generator=rng("attack"),
-                clients=len(call.ids),
-            )
-        if started_from and bool(is_suspect.any()):
-            typical = [self.typical_norms.get(value_key(call, name), 0.0) for name in started_from]
-            stacked = self.free_riders.reject(
-                first_call.ids, stacked, started_from, math.hypot(*typical)
-            )
-        if bool(calibration.any()):
-            self.record_norms(call, stacked, calibration[first[stacked.accepted]])
-        aggregator = make_aggregator(call, reduce, self.robust)  # with the limits known now
-        partials = [aggregator.add_buffered(stacked, first)]
-        if not bool(is_buffered.all()):
-            later = (~is_buffered).nonzero()[:, 0]
-            later_call = call.only(later)
-            later_reduce = "stack" if aggregator.keeps_values else reduce
-            finished = run_call(engine, later_call, make_aggregator(later_call, later_reduce))
-            partials.append(aggregator.absorb(finished.relabel(later)))
-        return aggregator.finish(aggregator.merge(partials))
-
-    def record_norms(
-        self, call: Call, result: PartialAggregate, selected: Tensor | None = None
-    ) -> None:
-        """Update the typical norms: the largest third quartile of any exchange so far.
-
-        One exchange raises a typical norm at most to `clip_factor` times its former value.
-
-        Args:
-            call: The exchange.
-            result: Its finished aggregate.
-            selected: bool, one per accepted client, whose norms to use; all by default.
-        """
-        for name, norms in (result.norms or {}).items():
-            used = norms if selected is None else norms[selected]
-            if len(used) < MIN_NORMS:
-                continue
-            key = value_key(call, name)
-            now = third_quartile(used)
-            before = self.typical_norms.get(key, 0.0)
-            if before and self.clip_factor:  # bound the growth per exchange
-                now = min(now, self.clip_factor * before)
-            self.typical_norms[key] = max(before, now)
-
-    def _norm_limits(self, call: Call, template: Upload) -> dict[str, NormLimit]:
-        """The limits of all values with a typical norm."""
-        if not self.clip_factor or sends_sums(call):
-            return {}
-        typical = {name: self.typical_norms.get(value_key(call, name)) for name in template.values}
-        return {name: NormLimit(norm, self.clip_factor) for name, norm in typical.items() if norm}
-
-    def _select_calibration(self, call: Call, template: Upload) -> Tensor:
-        """bool [n]: clients whose updates calibrate the typical norm; none if it is known.
-
-        They are drawn at random, so that hostile clients cannot be first by their names.
-        """
-        n = len(call.ids)
-        is_known = all(value_key(call, name) in self.typical_norms for name in template.values)
-        if is_known or not self.clip_factor or sends_sums(call):
-            return torch.zeros(n, dtype=torch.bool)
-        if n <= CALIBRATION_CLIENTS:
-            return torch.ones(n, dtype=torch.bool)
-        # the name of the stream determines the random numbers: do not change it
-        keys = randomness.keys(call.client_keys, call.version.round, "first to ask")
-        drawn = randomness.uniform(keys).argsort()[:CALIBRATION_CLIENTS]
-        return torch.zeros(n, dtype=torch.bool).index_fill(0, drawn, True)
-
-    def _is_attacker(self, call: Call) -> Tensor:
-        if self.attack is None:
-            return torch.zeros(len(call.ids), dtype=torch.bool)
-        return torch.isin(call.ids, self.attack.attackers)
-
-
-def sends_sums(call: Call) -> bool:
-    """Whether the values are sums over rows, whose norms are not comparable."""
-    declaration: Declaration = call.fn.declaration  # type: ignore[attr-defined]
-    return declaration.sums
-
-
-def value_key(call: Call, value: str) -> str:
-    """Identifies values whose update norms are comparable."""
-    static = sorted(call.static.items()) or ""
-    return f"{call.path}.{call.name}.{value}{static}"
 
 
 def run_call(engine: Engine, call: Call, aggregator: Aggregator) -> PartialAggregate:

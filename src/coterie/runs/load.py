@@ -28,6 +28,7 @@ from coterie.runs.start import (
     MakeEngine,
     Model,
     apply_data_options,
+    create_attack,
     create_engine,
     create_task,
 )
@@ -89,6 +90,7 @@ def load_run(
         options,
         folder=folder,
         model_name=config.model,
+        attack=create_attack(options, fed.roster),
     )
     run.restore()
     return run

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor
 
 from coterie.aggregation.aggregator import RobustRule
-from coterie.aggregation.attacks import Attack, choose_attackers
+from coterie.aggregation.norm_screening import NormScreening
+from coterie.aggregation.pipeline import Pipeline, SimulatedAttack
 from coterie.core import randomness
 from coterie.core.call import pick_clients
 from coterie.core.contract import Algorithm, Stack, Sums, at_round
@@ -38,7 +39,7 @@ from coterie.data.roster import Roster
 from coterie.engines.codec import Types, types_of
 from coterie.engines.coordinator import SiteCoordinator
 from coterie.engines.evaluate import Evaluation
-from coterie.engines.exchange import Guard, RoundContext
+from coterie.engines.exchange import RoundContext
 from coterie.engines.protocol import Engine
 from coterie.engines.templates import UploadTemplates
 from coterie.metrics import Row, hard_labels, planted_error
@@ -70,6 +71,7 @@ class Run:
         folder: Where rows and checkpoints are written; None: nowhere.
         model_name: The model's name in the config.
         start: A server state to start from instead of the method's own, or a run to continue.
+        attack: An attack, in a simulation.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Run:
         folder: RunFolder | None = None,
         model_name: str = "",
         start: Any = None,
+        attack: SimulatedAttack | None = None,
     ) -> None:
         check_run_options(options, method, task, roster)
         self.method = method
@@ -94,10 +97,10 @@ class Run:
         self.model_name = model_name
         # the method, with the client functions of evaluation
         self.root = Evaluation(method, options.choose_on)
-        self.guard = Guard(
-            clip_factor=options.screen or None,
-            robust=RobustRule(options.robust, options.robust_share),
-            attack=create_attack(options, roster),
+        self.pipeline = Pipeline(
+            NormScreening(options.screen or None),
+            RobustRule(options.robust, options.robust_share),
+            attack,
         )
 
         self.client_keys = randomness.client_keys(roster.names, options.seed)
@@ -106,8 +109,8 @@ class Run:
         unseen = torch.arange(len(roster), roster.total)
         self.unseen_clients = unseen[self._have_samples(unseen, "test")]
         honest = self.all_clients
-        if self.guard.attack is not None:
-            honest = honest[~torch.isin(honest, self.guard.attack.attackers)]
+        if attack is not None:
+            honest = honest[~torch.isin(honest, attack.attackers)]
         measurable = honest[self._have_samples(honest, "test", "valid")]
         self.evaluated = self._draw(measurable, options.eval_clients, 0, "evaluated")
 
@@ -258,7 +261,7 @@ class Run:
             participants=self.participants(r),
             phase=phase,
             dropout=self.options.dropout if training else 0.0,
-            guard=self.guard if training else Guard(),
+            pipeline=self.pipeline if training else Pipeline(),
             initial_payload_bytes=self.initial_payload_bytes,
         )
 
@@ -309,7 +312,7 @@ class Run:
             self.stopped = True
 
     def _warn_of_attack(self) -> None:
-        attack = self.guard.attack
+        attack = self.pipeline.attack
         if attack is None:
             return
         names = [self.roster.names[i] for i in attack.attackers.tolist()]
@@ -483,8 +486,9 @@ class Run:
         }
         head = {
             "round": self.round,
-            "usual_moves": self.guard.typical_norms,  # the key in checkpoints since 0.2
-            "free_rider_suspects": self.guard.free_riders.suspects.tolist(),
+            # the key in checkpoints since 0.2
+            "usual_moves": self.pipeline.screening.typical_norms,
+            "free_rider_suspects": self.pipeline.free_riders.suspects.tolist(),
             "best_valid_loss": self.best_valid_loss,
             "evaluations_without_gain": self.evaluations_without_gain,
             "stopped": self.stopped,
@@ -500,9 +504,9 @@ class Run:
         self.pooled_counts = to_arrays(trees.get("pooled", {}))  # older runs have none
         self.membership_reports = to_arrays(trees.get("memberships", {}))
         self.round, self.stopped = head["round"], head["stopped"]
-        self.guard.typical_norms = dict(head["usual_moves"])
+        self.pipeline.screening.typical_norms = dict(head["usual_moves"])
         suspects = head.get("free_rider_suspects", [])  # older runs have none
-        self.guard.free_riders.suspects = torch.tensor(suspects, dtype=torch.long)
+        self.pipeline.free_riders.suspects = torch.tensor(suspects, dtype=torch.long)
         if head["best_valid_loss"] is not None:  # JSON has no infinity
             self.best_valid_loss = head["best_valid_loss"]
         self.evaluations_without_gain = head["evaluations_without_gain"]
@@ -528,14 +532,6 @@ def finish_round_on_interrupt() -> Iterator[threading.Event]:
         yield stop_requested
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def create_attack(options: Options, roster: Roster) -> Attack | None:
-    """Return the simulated attack that the options name."""
-    if options.attack is None:
-        return None
-    attackers = choose_attackers(roster, options.attackers_among(len(roster)), options.seed)
-    return Attack(options.attack, options.attack_strength, attackers)
 
 
 def to_device(state: Any, task: Task) -> Any:

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from coterie import models
-from coterie.aggregation.attacks import poison_labels
+from coterie.aggregation.attacks import Attack, choose_attackers, poison_labels
 from coterie.core.contract import Algorithm, check_settings
 from coterie.core.errors import CoterieError, Option
 from coterie.core.task import Task
@@ -42,7 +42,7 @@ from coterie.runs.config import (
 )
 from coterie.runs.folder import RunFolder, ensure_free
 from coterie.runs.options import Options, check_run_options
-from coterie.runs.run import Run, create_attack
+from coterie.runs.run import Run
 from coterie.runs.step_sizes import fit_step_sizes, scale_losses
 
 Model = str | Callable[[], nn.Module] | nn.Module | None
@@ -100,6 +100,14 @@ def prepare_data(method: Algorithm, task: Task, fed: Federation, options: Option
     """Apply the attackers' label flips and the loss scale to the data of an engine."""
     fed = poison_labels(fed, create_attack(options, fed.roster))
     return scale_losses(method, task, fed, options)
+
+
+def create_attack(options: Options, roster: Roster) -> Attack | None:
+    """Return the simulated attack that the options name."""
+    if options.attack is None:
+        return None
+    attackers = choose_attackers(roster, options.attackers_among(len(roster)), options.seed)
+    return Attack(options.attack, options.attack_strength, attackers)
 
 
 def create_engine(
@@ -190,6 +198,7 @@ class Job:
             self.options,
             model_name=self.model_name,
             start=start,
+            attack=create_attack(self.options, self.fed.roster),
         )
         if out is not None and start is None:
             run.folder = self.create_folder(out)
