@@ -29,7 +29,7 @@ from reference import (
 )
 from reproduction_page import experiments_with, reproduction
 from table_results import error_table, gap_table, verdict_table
-from what_leaves import what_leaves
+from what_leaves import what_leaves, what_leaves_securely
 
 import coterie as ct
 from coterie.cli.flags import Flag, flags_of
@@ -255,6 +255,7 @@ def problems(docs: Path = DOCS, write: bool = False) -> list[str]:
         "api/own_methods.md": {"functions": functions_named_as_modules(ct.optim)},
         "security.md": {
             "what leaves": what_leaves(known.values()),
+            "what leaves securely": what_leaves_securely(known.values()),
             "attacks": attack_table(),
             "claims": claims_table(),
         },

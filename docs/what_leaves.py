@@ -9,6 +9,7 @@ from typing import Any
 import coterie as ct
 from coterie.aggregation.clipping import weights_by_value
 from coterie.core.contract import Algorithm, Declaration, Upload
+from coterie.core.declarations import secure_obstacle
 from coterie.runs.run import Run
 from coterie.runs.start import prepare_run
 
@@ -17,12 +18,47 @@ HEAD = """\
 | method | function | when | values | weight | reports |
 | --- | --- | --- | --- | --- | --- |
 """
+SECURE_HEAD = """\
+| method | function | when | summed values | summed reports | withheld |
+| --- | --- | --- | --- | --- | --- |
+"""
 
 
 def what_leaves(methods: Iterable[type[Algorithm]]) -> str:
     """Return a Markdown table with a row per client function that a method calls by default."""
     lines = [line for cls in methods for line in rows_of(cls)]
     return HEAD + "\n".join(lines)
+
+
+def what_leaves_securely(methods: Iterable[type[Algorithm]]) -> str:
+    """Return the table for `--secure`, and a list of the methods that it refuses."""
+    lines, refused = [], []
+    for cls in methods:
+        obstacle = secure_obstacle(example_of(cls))
+        if obstacle is None:
+            lines += secure_rows_of(cls)
+        else:
+            refused.append(f"* {obstacle}.")
+    return SECURE_HEAD + "\n".join(lines) + "\n\nRefused:\n\n" + "\n".join(refused)
+
+
+def secure_rows_of(cls: type[Algorithm]) -> Iterator[str]:
+    """Yield the rows of one method under secure sums."""
+    run = tiny_run(cls, secure=True)
+    for name, upload in uploads_by_function(run).items():
+        declaration: Declaration = getattr(run.method, name).declaration
+        reports = {n: declaration.report_of(n) for n in upload.report}
+        summed = [f"`{n}`: {r.description}" for n, r in reports.items() if r.secure == "summed"]
+        withheld = [f"`{n}`" for n, r in reports.items() if r.secure == "withheld"]
+        cells = (
+            f"`{cls.name}`",
+            f"`{name}`",
+            ROUNDS[declaration.rounds],
+            values_in(upload, parameters(run)),
+            "; ".join(summed),
+            "; ".join(withheld),
+        )
+        yield f"| {' | '.join(cells)} |"
 
 
 def rows_of(cls: type[Algorithm]) -> Iterator[str]:
@@ -41,12 +77,17 @@ def rows_of(cls: type[Algorithm]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def tiny_run(cls: type[Algorithm]) -> Run:
-    """Run two rounds of the method on a few clients."""
+def example_of(cls: type[Algorithm]) -> Algorithm:
+    """Return the method with its defaults, and two clusters if it has any."""
     names = {f.name for f in fields(cls)}  # type: ignore[arg-type]
     settings: dict[str, Any] = {"clusters": 2} if "clusters" in names else {}
+    return cls(**settings)
+
+
+def tiny_run(cls: type[Algorithm], secure: bool = False) -> Run:
+    """Run two rounds of the method on a few clients."""
     fed = ct.data.rotated("digits", clients=6, samples=20, angles=(0, 90))
-    run = prepare_run(cls(**settings), fed, "softmax", rounds=2, eval_every=2)
+    run = prepare_run(example_of(cls), fed, "softmax", rounds=2, eval_every=2, secure=secure)
     for _ in run.rounds():
         pass
     return run

@@ -29,6 +29,7 @@ ORDER = (
     "models",
     "metrics",
     "aggregation",
+    "privacy",
     "engines",
     "runs",
     "serve",

@@ -207,7 +207,10 @@ class Result:
 
         rows = list(group_rows(self.trained))
         if not rows:
-            raise CoterieError(f"{self.method.name} has no groups: use a method that finds groups.")
+            what = f"{self.method.name} has no groups: use a method that finds groups."
+            if self.options.secure:
+                what = "under secure sums only the clients know their groups; groups.csv has sizes."
+            raise CoterieError(what)
         table = pd.DataFrame(rows, columns=list(GROUP_COLUMNS))
         whole = {"group": "Int64", "second_group": "Int64", "rows": "Int64"}
         return table.astype({**whole, "confidence": float, "margin": float})

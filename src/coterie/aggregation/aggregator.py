@@ -25,8 +25,9 @@ import torch
 from torch import Tensor
 
 from coterie.aggregation.clipping import Clipping, is_one_hot, weights_by_value
+from coterie.aggregation.fixed_point import FixedPoint, Integers
 from coterie.aggregation.robust import robust_means
-from coterie.aggregation.steps import Chunk, Step
+from coterie.aggregation.steps import UpdateChunk, UpdateStep
 from coterie.aggregation.validation import DeclarationChecks, Validation, matches_template
 from coterie.core.contract import Upload
 from coterie.core.errors import CoterieError
@@ -57,6 +58,7 @@ class PartialAggregate(NamedTuple):
     norms: dict[str, Tensor] | None  # [a] update norms, per value name
     bytes_up: int  # bytes received
     first_contacts: int  # clients that were sent the initial payload in this exchange
+    integers: Integers | tuple[()] = ()  # under secure sums, instead of totals and mass
 
     def relabel(self, positions: Tensor) -> PartialAggregate:
         """Return this aggregate with position i replaced by `positions[i]` of a larger call."""
@@ -109,6 +111,7 @@ class Aggregator:
         checks: What the client function declares about its uploads; not checked by default.
         clipping: Norm limits per value name; no limits by default.
         robust: How means are computed where sums are requested.
+        fixed_point: Under secure sums, how uploads become integers; nothing is kept of a client.
     """
 
     def __init__(
@@ -119,27 +122,36 @@ class Aggregator:
         checks: DeclarationChecks | None = None,
         clipping: Clipping | None = None,
         robust: RobustRule = PLAIN_MEAN,
+        fixed_point: FixedPoint | None = None,
     ) -> None:
         self.reduce = reduce
         self.template = template
         self.num_clients = num_clients
         self.clipping = clipping or Clipping()
-        self.steps: list[Step] = [Validation(checks), self.clipping]
+        self.fixed_point = fixed_point
+        self.steps: list[UpdateStep] = [Validation(checks), self.clipping]
+        if fixed_point is not None:
+            self.steps.append(fixed_point)
         self.robust = robust
         self.keeps_values = reduce == "stack" or robust.rule != "mean"
-        kept = template if self.keeps_values else template._replace(values={})
+        kept = self._select_kept(template)
         buffers: Upload = tree_map(lambda v: allocate_buffer(num_clients, v), kept)
         report = tree_map(lambda v: v.cpu(), buffers.report)  # the server reads reports
         self.buffers = buffers._replace(report=report)
-        self.norms = {name: torch.zeros(num_clients) for name in template.values}
-        self.update_bytes = nbytes(template)
+        self.norms = {}
+        if fixed_point is None:
+            self.norms = {name: torch.zeros(num_clients) for name in template.values}
+        self.update_bytes = nbytes(template if fixed_point is None else fixed_point.zeros())
 
     @property
     def accepts_low_rank(self) -> bool:
         """Whether a first layer may be a `LowRankUpdate`.
 
-        Values must be summed, and W₀ (`clipping.started_from`) must be known.
+        Values must be summed, and W₀ (`clipping.started_from`) must be known. Integers are rounded
+        for each client, whose update must be known then.
         """
+        if self.fixed_point is not None:
+            return False
         return not self.keeps_values and set(self.template.values) <= set(
             self.clipping.started_from
         )
@@ -157,13 +169,12 @@ class Aggregator:
         if not matches_template(updates, self.template):  # sums would broadcast a wrong shape
             return self.reject([(int(i), MISMATCH) for i in positions], nbytes(updates))
         bytes_up = self.update_bytes * len(positions)
-        chunk = Chunk(positions, updates, self.clipping.update_norms(updates))
+        chunk = UpdateChunk(positions, updates, self.clipping.update_norms(updates))
         for step in self.steps:
             chunk = step.client(chunk)
-        kept = chunk.updates if self.keeps_values else chunk.updates._replace(values={})
-        self._write(chunk.positions, kept, chunk.norms)
-        totals, mass = self._weighted_sums(chunk.updates)
-        return self._partial(totals, mass)._replace(
+        if self.fixed_point is None:
+            self._write(chunk.positions, self._select_kept(chunk.updates), chunk.norms)
+        return self._reduce(chunk.updates)._replace(
             accepted=chunk.positions,
             rejected=sorted(chunk.rejected),
             clipped=list(chunk.clipped),
@@ -185,7 +196,11 @@ class Aggregator:
 
     def empty(self) -> PartialAggregate:
         """Return the aggregate of no updates."""
-        return self._partial(*self._zero_sums())
+        return self._reduce(tree_map(lambda v: v.new_zeros(0, *v.shape), self.template))
+
+    def add_integers(self, positions: Tensor, sums: Integers, bytes_up: int) -> PartialAggregate:
+        """Return the aggregate of clients of whom only the sum is known."""
+        return self.empty()._replace(accepted=positions, integers=sums, bytes_up=bytes_up)
 
     def reject(self, rejected: list[tuple[int, str]], bytes_up: int = 0) -> PartialAggregate:
         """Return an empty aggregate that records these rejections: (position, reason)."""
@@ -213,6 +228,12 @@ class Aggregator:
             The aggregate with `accepted` sorted and with `updates` and `norms` in this order.
         """
         order = partial.accepted.sort().values
+        if self.fixed_point is not None:
+            assert isinstance(partial.integers, Integers)
+            totals, mass, updates = self.fixed_point.decode(partial.integers)
+            return partial._replace(
+                accepted=order, totals=totals, mass=mass, updates=updates, norms={}
+            )
         buffers = self.buffers
         if self.reduce == "sum" and self.keeps_values:
             totals, mass = self._robust_sums(order)
@@ -230,8 +251,21 @@ class Aggregator:
         self._write(finished.accepted, finished.updates, finished.norms)
         return finished._replace(updates=None, norms=None)
 
-    def _partial(self, totals: dict[str, Params], mass: dict[str, Tensor]) -> PartialAggregate:
-        """Return these sums as an aggregate that names no client yet."""
+    def _select_kept(self, updates: Upload) -> Upload:
+        """The part of updates that is kept for each client."""
+        if self.fixed_point is not None:
+            return Upload({}, {}, {})
+        return updates if self.keeps_values else updates._replace(values={})
+
+    def _reduce(self, updates: Upload) -> PartialAggregate:
+        """Return the sums of these updates as an aggregate that names no client yet."""
+        totals: dict[str, Params] = {}
+        mass: dict[str, Tensor] = {}
+        integers: Integers | tuple[()] = ()
+        if self.fixed_point is not None:
+            integers = self.fixed_point.encode(updates)
+        else:
+            totals, mass = self._weighted_sums(updates)
         return PartialAggregate(
             totals=totals,
             mass=mass,
@@ -243,6 +277,7 @@ class Aggregator:
             norms=None,
             bytes_up=0,
             first_contacts=0,
+            integers=integers,
         )
 
     def _weighted_sums(self, updates: Upload) -> tuple[dict[str, Params], dict[str, Tensor]]:
@@ -259,9 +294,6 @@ class Aggregator:
         if isinstance(v, LowRankUpdate):
             return sum_low_rank(weight, v, self.clipping.started_from[name][leaf])
         return weighted_sum(weight, v)
-
-    def _zero_sums(self) -> tuple[dict[str, Params], dict[str, Tensor]]:
-        return self._weighted_sums(tree_map(lambda v: v.new_zeros(0, *v.shape), self.template))
 
     def _robust_sums(self, accepted: Tensor) -> tuple[dict[str, Params], dict[str, Tensor]]:
         """Σ weight · value as if every client had sent the robust mean."""
@@ -294,6 +326,7 @@ def _add(a: PartialAggregate, b: PartialAggregate) -> PartialAggregate:
         norms=None,
         bytes_up=a.bytes_up + b.bytes_up,
         first_contacts=a.first_contacts + b.first_contacts,
+        integers=tree_map(torch.add, a.integers, b.integers),
     )
 
 

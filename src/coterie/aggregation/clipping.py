@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.aggregation.steps import Chunk
+from coterie.aggregation.steps import UpdateChunk
 from coterie.core.contract import Upload
 from coterie.core.params import Params, as_column
 from coterie.optim.low_rank import LowRankUpdate
@@ -68,7 +68,7 @@ class Clipping:
         }
         self.limits = limits or {}
 
-    def client(self, chunk: Chunk) -> Chunk:
+    def client(self, chunk: UpdateChunk) -> UpdateChunk:
         """Reject updates far above their limit, and clip those above it."""
         chunk = chunk.reject(self.find_outliers(chunk.norms))
         updates, rows = self.clip(chunk.updates, chunk.norms)

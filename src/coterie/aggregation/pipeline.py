@@ -5,13 +5,17 @@
     2 validation     validation.py      rejects updates that are malformed, not finite or undeclared
     3 free riders    free_riders.py     rejects models that are sent back unchanged, again
     4 norm limits    clipping.py        clips long updates and rejects far longer ones
-    5 reduction      aggregator.py      adds the updates, or stacks them
-    6 rule           robust.py          replaces the weighted mean by a robust one
+    5 fixed point    fixed_point.py     turns updates into integers; only under secure sums
+    6 reduction      aggregator.py      adds the updates, or stacks them
+    7 rule           robust.py          replaces the weighted mean by a robust one
 
-Steps 2, 4 and 5 take one update at a time and run wherever it is (`steps.py`). Steps 1 and 3, and
-the estimate of a typical norm for step 4 (`norm_screening.py`), compare the updates of several
+Steps 2, 4, 5 and 6 take one update at a time and run wherever it is (`steps.py`). Steps 1 and 3,
+and the estimate of a typical norm for step 4 (`norm_screening.py`), compare the updates of several
 clients: each is a `Watch`, which says which clients it needs. The updates of these clients are
-buffered on the server, the watches look at them together, and then they pass steps 2 to 5.
+buffered on the server, the watches look at them together, and then they pass steps 2 to 6.
+
+Under secure sums the server sees no single update: steps 1, 3, 4 and 7 do not exist, and steps 2
+and 5 run on the clients, who mask the integers before they send them (`privacy/secure_sum.py`).
 """
 
 from __future__ import annotations
@@ -26,10 +30,12 @@ from torch import Tensor
 from coterie.aggregation.aggregator import PLAIN_MEAN, Aggregator, PartialAggregate, RobustRule
 from coterie.aggregation.clipping import Clipping
 from coterie.aggregation.exchange import Exchange
+from coterie.aggregation.fixed_point import FixedPoint
 from coterie.aggregation.free_riders import FreeRiderWatch
 from coterie.aggregation.norm_screening import NormScreening
 from coterie.aggregation.validation import DeclarationChecks
 from coterie.core.call import Call
+from coterie.core.errors import CoterieError, Option
 
 RunCall = Callable[[Call, Aggregator], PartialAggregate]  # `Engine.map`
 
@@ -79,6 +85,7 @@ class Pipeline:
     screening: NormScreening = field(default_factory=NormScreening)
     robust: RobustRule = PLAIN_MEAN
     attack: SimulatedAttack | None = None
+    min_clients: int | None = None  # under secure sums: the fewest clients in a sum
     free_riders: FreeRiderWatch = field(init=False)
     # clients that the log has named
     logged_rejected: set[int] = field(default_factory=set)
@@ -103,8 +110,10 @@ class Pipeline:
         Returns:
             The finished aggregate.
         """
-        exchange = self.screening.with_limits(exchange)
         call = exchange.call
+        if self.min_clients is not None:
+            return self._collect_sums(exchange, run, self.min_clients)
+        exchange = self.screening.with_limits(exchange)
         needs = [watch.needs(exchange) for watch in self.watches]
         is_buffered = torch.stack(needs).any(0)
         if bool(is_buffered.any()):
@@ -114,6 +123,32 @@ class Pipeline:
         for watch in self.watches:
             watch.after(exchange, result)
         return result
+
+    def _collect_sums(self, exchange: Exchange, run: RunCall, min_clients: int) -> PartialAggregate:
+        """Collect only the sums over clients.
+
+        Raises:
+            CoterieError: If the sum has too few clients.
+        """
+        call, n = exchange.call, exchange.num_clients
+        aggregator = Aggregator(
+            exchange.reduce,
+            exchange.template,
+            n,
+            checks=DeclarationChecks(call, exchange.roster),
+            fixed_point=FixedPoint(exchange.template, exchange.declaration, n, min_clients),
+        )
+        if n >= min_clients:
+            result = run(call, aggregator)
+            if len(result.accepted) >= min_clients:
+                return result
+            n = len(result.accepted)
+        raise CoterieError(
+            f"round {call.version.round}: {n} clients answered {call.name}(), and a secure sum has "
+            f"at least {min_clients}",
+            "wait for more clients, or raise {}",
+            options=[Option("participation")],
+        )
 
     def _collect_in_two_parts(
         self, exchange: Exchange, needs: list[Tensor], is_buffered: Tensor, run: RunCall

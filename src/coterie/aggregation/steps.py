@@ -16,7 +16,7 @@ from coterie.core.contract import Upload
 from coterie.core.trees import tree_map
 
 
-class Chunk(NamedTuple):
+class UpdateChunk(NamedTuple):
     """Updates of some clients on their way to the sum."""
 
     positions: Tensor  # int64 [n], the clients' positions in the call
@@ -25,7 +25,7 @@ class Chunk(NamedTuple):
     rejected: tuple[tuple[int, str], ...] = ()  # position and reason
     clipped: tuple[int, ...] = ()  # positions
 
-    def reject(self, reasons: dict[int, str]) -> Chunk:
+    def reject(self, reasons: dict[int, str]) -> UpdateChunk:
         """Return the chunk without some rows.
 
         A rejected update is removed before any arithmetic, because 0 · NaN is NaN.
@@ -49,9 +49,9 @@ class Chunk(NamedTuple):
         )
 
 
-class Step(Protocol):
+class UpdateStep(Protocol):
     """One step of the pipeline, for one exchange."""
 
-    def client(self, chunk: Chunk) -> Chunk:
+    def client(self, chunk: UpdateChunk) -> UpdateChunk:
         """Reject or change single updates."""
         ...

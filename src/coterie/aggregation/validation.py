@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.aggregation.steps import Chunk
+from coterie.aggregation.steps import UpdateChunk
 from coterie.core.call import Call
 from coterie.core.contract import Declaration, Rows, Upload, UploadContext
 from coterie.core.params import count
@@ -29,7 +29,7 @@ class Validation:
     def __init__(self, checks: DeclarationChecks | None) -> None:
         self.checks = checks
 
-    def client(self, chunk: Chunk) -> Chunk:
+    def client(self, chunk: UpdateChunk) -> UpdateChunk:
         """Reject updates; the first check that fails gives the reason."""
         finite = finite_updates(chunk.updates, chunk.norms, len(chunk.positions))
         chunk = chunk.reject(dict.fromkeys((~finite).nonzero()[:, 0].tolist(), NOT_FINITE))

@@ -73,13 +73,14 @@ def count_exchanges(job: Job) -> Counts:
     roster = job.fed.roster
     traffic: list[tuple[int, int]] = []
     with warnings.catch_warnings(action="ignore"):
-        _, initial_payload = job.method.start(job.task, len(roster), job.options.seed)
+        method_start = job.method.start_secure if job.options.secure else job.method.start
+        _, initial_payload = method_start(job.task, len(roster), job.options.seed)
         private = UploadTemplates(job.task, roster, job.method, initial_payload).private
         engine = CountingEngine(WorkingMemory(job.task, roster, used_plan(job), private))
         try:
             run = Run(job.method, job.task, roster, engine, job.options)
             for r in (0, 1):
-                ask = replace(run.round_context(r), pipeline=Pipeline())
+                ask = replace(run.round_context(r), pipeline=Pipeline(min_clients=run.min_clients))
                 method: Any = ask.root.method
                 if r == 0:
                     run.state = method.begin(run.state, ask)

@@ -61,7 +61,7 @@ def node(names: list[str], argv: list[str]) -> int:
         make_private_folder(state)  # so that its owner can pause it at once
     except OSError as e:
         raise write_error(e, state) from e
-    site = NetworkSite(flags.name or key.stem, Path(flags.data), state, policy_of(flags))
+    site = NetworkSite(flags.name or key.stem, Path(flags.data), state, policy_of(flags), key=key)
     if site.participation.status == "left":
         print(f"the site in {flags.state} has left; `coterie network unpause` undoes this")
         return 0

@@ -11,6 +11,7 @@ import msgspec
 
 from coterie.cli.flags import check_names, read_flags
 from coterie.cli.network_config import check_config_name, read_network_run, require_network
+from coterie.core.declarations import describe_uploads
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
 from coterie.data.coarsening import coarsen_description
@@ -80,7 +81,8 @@ def describe(names: list[str], argv: list[str]) -> int:
     """`coterie network describe CONFIG --data FILE`"""
     about = (
         "Show what a site would send before the first round under its owner's limits, with a\n"
-        "random split; nothing is sent."
+        "random split, and what its functions would upload in rounds: individually, or only in\n"
+        "sums over sites. Nothing is sent."
     )
     flags = read_flags("coterie network describe CONFIG", DescribeFlags, about, argv)
     _, asked, _ = read_network_run(check_config_name("describe", names), None)
@@ -96,7 +98,11 @@ def describe(names: list[str], argv: list[str]) -> int:
         knows_label=owner.label is not None,
     )
     rows = {name: int(n[0]) for name, n in table.index.roster.rows._asdict().items()}
-    sent: dict[str, Any] = {"rows": rows, "description": description}
+    sent: dict[str, Any] = {
+        "rows": rows,
+        "description": description,
+        "uploads": describe_uploads(asked.method, secure=asked.options.secure),
+    }
     print(json.dumps(sent, indent=1, ensure_ascii=False))
     return 0
 

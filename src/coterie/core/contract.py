@@ -108,7 +108,8 @@ class Sums(NamedTuple):
     Args:
         totals: By value name, Σ_i weight_ik · value_i, every leaf [K, ...].
         mass: By value name, Σ_i weight_ik, [K].
-        report: By name, one row per accepted client, in the order of `ids`.
+        report: By name, one row per accepted client, in the order of `ids`; under secure sums one
+            row, the sum over these clients.
         ids: int64 [a], the accepted clients.
 
     Example:
@@ -203,6 +204,11 @@ class Ask(Protocol):
         ...
 
     @property
+    def is_secure(self) -> bool:
+        """Whether only sums over clients leave them; see `Sums.report`."""
+        ...
+
+    @property
     def task(self) -> Task:
         """The model as a function, to draw initial models in round 0."""
         ...
@@ -293,6 +299,8 @@ def client(
     rounds: Rounds = ...,
     max_calls: Callable[[Any], int] = ...,
     sums: bool = ...,
+    individual: bool = ...,
+    secure: Literal["also", "replaced", "only"] = ...,
     sample_size: Callable[[Any], int | None] = ...,
 ) -> Callable[[F], F]: ...
 
@@ -308,6 +316,11 @@ def client(fn: F | None = None, **declared: Any) -> Any:
         max_calls: Given the method, how often it is called in one round; default: 1.
         sums: Whether the values are sums over the client's rows. Their norms grow with the number
             of rows and are therefore not clipped.
+        individual: Whether the server handles each client on its own: it stacks the uploads, or
+            sends each client what depends on its reports. Such a function cannot run under secure
+            sums.
+        secure: Whether the function is called under secure sums, too; "replaced" by another
+            function of the method; or "only" there.
         sample_size: Given the method, how many rows `data.sample` reads at a time, if the function
             reads rows only that way.
 
@@ -393,6 +406,10 @@ class Algorithm:
     def start(self, task: Task, clients: int, seed: int) -> tuple[State, Any]:
         """Create the server's state, and the payload that each client gets once (see `enroll`)."""
         raise NotImplementedError(f"{type(self).__name__} needs start()")
+
+    def start_secure(self, task: Task, clients: int, seed: int) -> tuple[State, Any]:
+        """`start` under secure sums, where clients may have to remember more."""
+        return self.start(task, clients, seed)
 
     def begin(self, state: State, ask: Ask) -> State:
         """Round 0, for starts that need clients; not counted in `rounds`, but its bytes are."""

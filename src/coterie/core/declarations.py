@@ -3,6 +3,9 @@
     @client(weight=OneHot(rows="weighted"), report={"cluster": Index(), "losses": Losses()})
     def train(self, task, centres, per_client, private, data): ...
 
+Under secure sums (`--secure`) only sums over clients leave them. A report says what happens to it
+then: it is summed, it is withheld (the method does without it), or the method cannot run.
+
 The server trusts no client. It knows how many rows each has, how many centres it sent, and what it
 sent to each client alone. A declaration says which weights and reports are possible, given these;
 the server rejects any other upload, whatever the engine. Sites use the same declarations to decide
@@ -11,7 +14,7 @@ when a function may be called, and the docs to list what leaves a client.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -119,11 +122,21 @@ class AnyWeight(Weight):
 
 
 # ------------------------------------------------------------------------------ reports
+UnderSecure = Literal["refused", "summed", "withheld"]
+
+
 @dataclass(frozen=True)
 class Report:
-    """A small result for the server: any numbers but NaN. Subclasses restrict it further."""
+    """A small result for the server: any numbers but NaN. Subclasses restrict it further.
+
+    Args:
+        description: What it is, for messages and docs.
+        secure: What happens to it under secure sums: "summed" over clients, "withheld" by each
+            client, or "refused" (the server needs the report of each client).
+    """
 
     description: str = "numbers"
+    secure: UnderSecure = field(default="refused", kw_only=True)
 
     def is_valid(self, v: Tensor, context: UploadContext) -> Tensor:
         """Whether each client's report [n, ...] is possible, bool [n]."""
@@ -262,6 +275,9 @@ class Declaration:
     rounds: Rounds = "any"  # "start": only round 0; "later": all other rounds
     max_calls: Callable[[Any], int] = once  # given the method: calls in one round
     sums: bool = False  # values are sums over rows: any norm is possible, so none is clipped
+    individual: bool = False  # the server handles each client on its own, or stacks the uploads
+    secure: Literal["also", "replaced", "only"] = "also"
+    """Whether the function is called under secure sums, too; replaced by another; or only there."""
     sample_size: Callable[[Any], int | None] = all_rows
     """Given the method: how many rows the function reads at a time, if it reads them only with
     `data.sample`; None: any number. It changes no result, but engines then copy only drawn rows."""
@@ -269,3 +285,56 @@ class Declaration:
     def report_of(self, name: str) -> Report:
         """The declaration of a report."""
         return self.report.get(name, Report())
+
+    @property
+    def obstacle(self) -> str | None:
+        """What of this function the server must know of each client; None: sums are enough."""
+        if self.individual:
+            return "the uploads"
+        if isinstance(self.weight, SentWeight):
+            return "the weight"
+        for name, report in self.report.items():
+            if report.secure == "refused":
+                return f"the report {name!r}"
+        return None
+
+
+def used_functions(owner: Any, *, secure: bool) -> Iterator[tuple[str, Declaration]]:
+    """Yield the client functions that a method's settings use, with or without secure sums."""
+    unused = "replaced" if secure else "only"
+    for name in dir(type(owner)):
+        declaration = getattr(getattr(type(owner), name), "declaration", None)
+        if not isinstance(declaration, Declaration) or declaration.secure == unused:
+            continue
+        if declaration.when(owner):
+            yield name, declaration
+
+
+def describe_uploads(owner: Any, *, secure: bool) -> dict[str, dict[str, Any]]:
+    """Describe what each used function sends, and whether it leaves individually or in sums."""
+    how = "only in sums over clients" if secure else "individually"
+    described = {}
+    for name, declaration in used_functions(owner, secure=secure):
+        reports = {}
+        for report, kind in declaration.report.items():
+            withheld = secure and kind.secure == "withheld"
+            reports[report] = f"{kind.description}: {'does not leave' if withheld else how}"
+        described[name] = {
+            "rounds": declaration.rounds,
+            "values": how,
+            "weight": f"{declaration.weight.description}: {how}",
+            "reports": reports,
+        }
+    return described
+
+
+def secure_obstacle(method: Any) -> str | None:
+    """Why a method cannot run under secure sums, in one sentence; None if it can."""
+    for name, declaration in used_functions(method, secure=True):
+        if declaration.obstacle is None:
+            continue
+        return (
+            f"{method.name} cannot run under secure sums, because its server needs "
+            f"{declaration.obstacle} of each client from {name}()"
+        )
+    return None

@@ -29,13 +29,14 @@ from coterie.core.contract import (
 )
 from coterie.core.params import Params, unstack
 from coterie.core.task import Task
-from coterie.metrics.scores import EVALUATION_SUMS, sum_over_samples
+from coterie.metrics.scores import EVALUATION_SUMS, SPREAD_SUMS, spread_sums, sum_over_samples
 
 MEMBERSHIP = {
     "losses": Losses("its mean loss under each centre"),
     "shares": MixtureShares("how often each centre fits best in a bootstrap over its rows"),
 }
 ERROR_BINS = 1000  # of the histogram of absolute errors, each 1.4 % wide
+SECURE_SUMS = EVALUATION_SUMS | SPREAD_SUMS
 SKETCH_BINS = 4096  # numbers in a model's sketch; smaller models stay as they are
 
 
@@ -63,7 +64,7 @@ class Evaluation:
             return evaluation.train
         return evaluation.train._replace(own=evaluation.evaluated, gram=())
 
-    @client(report=EVALUATION_SUMS, max_calls=lambda evaluation: 2)
+    @client(report=EVALUATION_SUMS, max_calls=lambda evaluation: 2, secure="replaced")
     def measure(
         self, task: Task, shared: Any, per_client: Any, private: Any, evaluation: EvaluationData
     ) -> tuple[Upload, Any]:
@@ -72,7 +73,15 @@ class Evaluation:
         out = self.method.predict(task, shared, per_client, private, data, evaluation.evaluated.x)
         return Upload({}, {}, sum_over_samples(task, out, evaluation.evaluated)), private
 
-    @client(report=EVALUATION_SUMS, max_calls=lambda evaluation: 2)
+    @client(report=SECURE_SUMS, max_calls=lambda evaluation: 2, secure="only")
+    def measure_summed(
+        self, task: Task, shared: Any, per_client: Any, private: Any, evaluation: EvaluationData
+    ) -> tuple[Upload, Any]:
+        """Do the same under secure sums, with the spread of scores over clients."""
+        upload, private = self.measure(task, shared, per_client, private, evaluation)
+        return self._with_spread(task, upload), private
+
+    @client(report=EVALUATION_SUMS, max_calls=lambda evaluation: 2, secure="replaced")
     def measure_unseen(
         self, task: Task, shared: Any, per_client: Any, private: Any, evaluation: EvaluationData
     ) -> tuple[Upload, Any]:
@@ -81,6 +90,17 @@ class Evaluation:
         per_client, joined = self.method.join(task, shared, data)
         out = self.method.predict(task, shared, per_client, joined, data, evaluation.evaluated.x)
         return Upload({}, {}, sum_over_samples(task, out, evaluation.evaluated)), private
+
+    @client(report=SECURE_SUMS, max_calls=lambda evaluation: 2, secure="only")
+    def measure_unseen_summed(
+        self, task: Task, shared: Any, per_client: Any, private: Any, evaluation: EvaluationData
+    ) -> tuple[Upload, Any]:
+        """Do the same for an unseen client under secure sums."""
+        upload, private = self.measure_unseen(task, shared, per_client, private, evaluation)
+        return self._with_spread(task, upload), private
+
+    def _with_spread(self, task: Task, upload: Upload) -> Upload:
+        return upload._replace(report=upload.report | spread_sums(task, upload.report))
 
     @client(report={"outputs": Report("outputs for rows that it was sent")})
     def outputs(

@@ -25,7 +25,7 @@ from coterie.aggregation.robust import robust_means
 from coterie.clustering import group_mean
 from coterie.core import randomness
 from coterie.core.call import Call, Version, path_of
-from coterie.core.contract import Stack, Sums
+from coterie.core.contract import Declaration, Stack, Sums
 from coterie.core.errors import CoterieError, Diverged
 from coterie.core.params import Params, as_column, count, one_hot
 from coterie.core.task import Task
@@ -77,6 +77,11 @@ class RoundContext:
         return self.pipeline.robust.share if self.is_robust else 0.0
 
     @property
+    def is_secure(self) -> bool:
+        """Whether only sums over clients leave them."""
+        return self.pipeline.min_clients is not None
+
+    @property
     def task(self) -> Task:
         """The model as a function."""
         return self.templates.task
@@ -126,6 +131,7 @@ class RoundContext:
                 clients as the round has participants.
         """
         ids = self.participants if clients is None else clients
+        self._check_secure(fn, reduce)
         self.exchange += 1
         client_keys = self.client_keys[ids]
         stream_or_number = self.exchange if stream is None else stream
@@ -161,6 +167,18 @@ class RoundContext:
             values, weight, report = result.updates
             return Stack(values, weight, report, accepted)
         return Sums(result.totals, result.mass, result.updates.report, accepted)
+
+    def _check_secure(self, fn: Callable[..., Any], reduce: str) -> None:
+        """Refuse a request for more than sums, whatever the method declares."""
+        declaration: Declaration | None = getattr(fn, "declaration", None)
+        if not self.is_secure or declaration is None:
+            return
+        obstacle = "the uploads" if reduce == "stack" else declaration.obstacle
+        if obstacle is not None or declaration.secure == "replaced":
+            raise CoterieError(
+                f"{fn.__name__}() cannot run under secure sums: the server would learn "
+                f"{obstacle or 'the uploads'} of each client."
+            )
 
     def _find_path(self, fn: Callable[..., Any]) -> str:
         """Where the object of a client function stands, from the root."""

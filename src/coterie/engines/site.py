@@ -19,7 +19,7 @@ from typing import Any
 from torch.overrides import TorchFunctionMode
 
 from coterie.core.call import START, EvaluationData, Version, follow
-from coterie.core.contract import Data, Declaration, at_round
+from coterie.core.contract import Data, Declaration, Upload, at_round
 from coterie.core.errors import SiteRefusal
 from coterie.core.task import Batch, Task
 from coterie.core.trees import tree_leaves
@@ -28,7 +28,8 @@ from coterie.engines.evaluate import Evaluation
 from coterie.engines.message import Head, Limits, Message, Own, Reader, form
 from coterie.metrics.coarse_sums import coarsen_sums
 
-SCORES = ("measure", "measure_unseen", "membership")  # of Evaluation, answered by every site
+# functions of Evaluation that every site answers
+SCORES = ("measure", "measure_unseen", "measure_summed", "measure_unseen_summed", "membership")
 FunctionCall = tuple[int, str, str, str]  # round, phase, path and name
 
 
@@ -50,6 +51,7 @@ class SitePolicy:
     count_scores: Callable[[int], None] = lambda models: None
     # functions of Evaluation that are permitted beyond the scores, any number of times
     allowed: frozenset[str] = frozenset()
+    secure: bool = False  # only sums leave: see `engines/secure_site.py`
 
     @cached_property
     def reader(self) -> Reader:
@@ -62,7 +64,9 @@ class SitePolicy:
 
         It does not depend on the number of clients, so that no message can make it large.
         """
-        _, initial_payload = self.root.method.start(self.task, 1, seed=0)
+        method = self.root.method
+        start = method.start_secure if self.secure else method.start
+        _, initial_payload = start(self.task, 1, seed=0)
         # encoded and decoded, because a message turns lists into tuples
         return form(decode(encode(initial_payload, self.types), self.types)[0])
 
@@ -81,6 +85,10 @@ class SitePolicy:
             raise SiteRefusal("that is not a client function")
         if not declaration.when(owner):
             raise SiteRefusal("the run does not use that function")
+        if self.secure and (declaration.secure == "replaced" or declaration.obstacle is not None):
+            raise SiteRefusal("that function would reveal more than a sum")
+        if not self.secure and declaration.secure == "only":
+            raise SiteRefusal("the run has no secure sums")
         if declaration.rounds == "start" and moment.round > 0:
             raise SiteRefusal("that function runs only in round 0")
         if declaration.rounds == "later" and moment.round == 0:
@@ -146,6 +154,17 @@ class Site:
             BadBytes: If the message is malformed or does not fit this run.
             SiteRefusal: If the site's policy does not permit the call.
         """
+        if self.policy.secure:
+            raise SiteRefusal("only sums over sites leave this site")
+        return self.run(message, lambda upload, fn, head: encode(upload, self.types))
+
+    def run(self, message: Message, finish: Callable[[Upload, Any, Head], bytes]) -> bytes:
+        """Run the function that the message names, as `answer` does.
+
+        Args:
+            message: The message.
+            finish: Turns the upload into the reply; also gets the function and the header.
+        """
         read = self.policy.reader
         own = read.own(message.own)
         head = own.head
@@ -172,8 +191,8 @@ class Site:
                 if is_score:
                     min_rows, digits = self.policy.min_rows_to_report, self.policy.digits
                     up = up._replace(report=coarsen_sums(up.report, min_rows, digits))
-                reply = encode(up, self.types)
-        except BadBytes:
+                reply = finish(up, fn, head)
+        except (BadBytes, SiteRefusal):
             raise
         except Exception as e:  # functions are pure, so the state is unchanged
             raise BadBytes(

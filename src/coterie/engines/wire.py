@@ -7,14 +7,15 @@ server side, and `message.py` defines the messages.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.core.call import Call
-from coterie.core.errors import SiteRefusal
+from coterie.core.errors import CoterieError, SiteRefusal
 from coterie.core.task import Task
 from coterie.core.trees import tree_map
 from coterie.data.federation import Federation
@@ -25,6 +26,9 @@ from coterie.engines.evaluate import Evaluation
 from coterie.engines.message import Limits, Message
 from coterie.engines.site import Site, SitePolicy
 
+if TYPE_CHECKING:
+    from coterie.engines.secure_exchange import SecureSite
+
 # All evaluation functions: in a simulation, the reader of the report owns the data.
 ALLOWED = frozenset(name for name, fn in vars(Evaluation).items() if hasattr(fn, "declaration"))
 
@@ -33,7 +37,12 @@ class Wire(SiteCoordinator):
     """The engine whose clients are sites that exchange bytes."""
 
     def __init__(
-        self, task: Task, fed: Federation, root: Evaluation, min_rows_to_report: int = 1
+        self,
+        task: Task,
+        fed: Federation,
+        root: Evaluation,
+        min_rows_to_report: int = 1,
+        secure_min: int | None = None,
     ) -> None:
         super().__init__(fed.total, types_of(root.method))
         self.task = task
@@ -46,6 +55,7 @@ class Wire(SiteCoordinator):
             limits=simulation_limits(fed.total),
             min_rows_to_report=min_rows_to_report,
             allowed=ALLOWED,
+            secure=secure_min is not None,
         )
         self.sites = []
         for i in range(fed.total):
@@ -53,9 +63,19 @@ class Wire(SiteCoordinator):
             self.sites.append(Site(policy, parts))
         # lets tests change a reply, or drop it (None)
         self.tamper: Callable[[int, bytes], bytes | None] = lambda i, reply: reply
+        self.names = fed.roster.names
+        self.secure_sites: dict[str, SecureSite] = {}
+        if secure_min is not None:
+            self.secure_sites = self._create_secure_sites(secure_min)
+        # lets tests drop a reply at a stage of secure sums: (name, stage, reply)
+        self.tamper_stage: Callable[[str, str, bytes], bytes | None] = lambda n, s, reply: reply
 
     def map(self, call: Call, aggregator: Aggregator) -> PartialAggregate:
         """Send every client of the call its message and aggregate the replies; see `Engine.map`."""
+        if aggregator.fixed_point is not None:
+            from coterie.engines.secure_exchange import collect_secure  # loads cryptography
+
+            return collect_secure(self, call, aggregator, self.names, self._send_stage)
         shared = encode(call.shared, self.types)
         positions = torch.arange(len(call.ids))
         part = aggregator.merge(self._exchange(at, call, aggregator, shared) for at in positions)
@@ -75,6 +95,41 @@ class Wire(SiteCoordinator):
             return self.tamper(i, self.sites[i].answer(message))
         except (BadBytes, SiteRefusal) as e:
             return e
+
+    def _create_secure_sites(self, min_clients: int) -> dict[str, SecureSite]:
+        if not (find_spec("cryptography") and find_spec("Crypto")):
+            raise CoterieError(
+                "secure sums between sites need cryptography and pycryptodome",
+                "pip install 'coterie[network]'",
+            )
+        from coterie.engines.secure_exchange import SecureSite
+        from coterie.privacy.identity import make_identities
+
+        identities = make_identities(self.names)
+        clients = len(self.sites)
+        return {
+            name: SecureSite(
+                site, identities[name], b"wire", clients=clients, min_clients=min_clients
+            )
+            for name, site in zip(self.names, self.sites)
+        }
+
+    def _send_stage(
+        self, stage: str, messages: dict[str, Message] | dict[str, bytes]
+    ) -> dict[str, UploadOrRefusal]:
+        """Send each site a stage of a secure sum; see `SendStage`."""
+        replies: dict[str, UploadOrRefusal] = {}
+        for name, message in messages.items():
+            site = self.secure_sites[name]
+            try:
+                if isinstance(message, Message):
+                    reply = site.begin(message)
+                else:
+                    reply = site.answer(stage, message)
+                replies[name] = self.tamper_stage(name, stage, reply)
+            except (BadBytes, SiteRefusal) as e:
+                replies[name] = e
+        return replies
 
     # -- checkpoints
     def snapshot(self) -> Any:

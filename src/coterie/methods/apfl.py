@@ -72,7 +72,11 @@ class APFL(FedAvg):
         alpha = torch.tensor(self.alpha, dtype=task.dtype, device=task.device)
         return APFLClientState(initial_payload, initial_payload, alpha)
 
-    @client(weight=Weight(rows="weighted"), report={"alpha": Fraction("its α")}, rounds="later")
+    @client(
+        weight=Weight(rows="weighted"),
+        report={"alpha": Fraction("its α", secure="withheld")},
+        rounds="later",
+    )
     def train(
         self, task: Task, model: Params, per_client: Any, me: APFLClientState, data: Data
     ) -> tuple[Upload, APFLClientState]:
@@ -95,7 +99,7 @@ class APFL(FedAvg):
 
     def round(self, model: Params, ask: Ask) -> Params:
         sums = ask(self.train, shared=model, stream="train", started_from={"model": model})
-        if len(sums.ids):
+        if "alpha" in sums.report and len(sums.ids):
             a = sums.report["alpha"]
             summary = {"least": float(a.min()), "mean": float(a.mean()), "most": float(a.max())}
             ask.note("alpha", summary)

@@ -54,8 +54,10 @@ from coterie.core.contract import (
 from coterie.core.errors import CoterieError
 from coterie.core.params import Params, axpy, count, one_hot, pick, zeros
 from coterie.core.task import Batch, Task
+from coterie.methods import ifca_sums
 from coterie.methods.ifca import IFCA, update_groups
 from coterie.methods.ifca_starts import find_start
+from coterie.methods.sketch_sums import SecureClientState
 from coterie.optim import each, gradient, heavy_ball, walk
 
 
@@ -103,7 +105,10 @@ class CFLMGD(IFCA):
     )
 
     # ------------------------------------------------------------------ one client
-    def enroll(self, task: Task, initial_payload: Any, data: Data) -> CFLMGDClientState:
+    def enroll(self, task: Task, initial_payload: Any, data: Data) -> Any:
+        if isinstance(initial_payload, SecureClientState):
+            inner = self.enroll(task, initial_payload.inner, data)
+            return initial_payload._replace(inner=inner)
         zero = zeros(task.travelling(task.module))
         keeps_gradient = self.order == "model_first" and self.average == "gradients"
         return CFLMGDClientState(
@@ -114,6 +119,7 @@ class CFLMGD(IFCA):
     @client(
         weight=OneHot(rows="weighted"),
         report={"cluster": Index(), "losses": Losses()},
+        secure="replaced",
         rounds="later",
     )
     def roll(
@@ -130,8 +136,25 @@ class CFLMGD(IFCA):
         values, me = self.train_momentum(task, w, u, me, data, pair, outputs=outputs)
         return Upload(values, self.client_weight(s, data), report), me
 
+    @client(weight=OneHot(rows="weighted"), report=ifca_sums.CHOICE, secure="only", rounds="later")
+    def roll_own(
+        self, task: Task, shared: Any, per_client: Any, private: SecureClientState, data: Data,
+        pair: int, settled: bool,
+    ) -> tuple[Upload, SecureClientState]:  # fmt: skip
+        """As `roll` under secure sums: the client remembers its cluster."""
+        centres, momentum = shared
+        choice, report, private = ifca_sums.choose_own(
+            self, task, centres, private, data, pair=pair, settled=settled
+        )
+        s = one_hot(choice.centre, count(centres), task.dtype)
+        w, u = pick(centres, choice.centre), pick(momentum, choice.centre)
+        outputs = None if settled else self.start_outputs(choice)
+        values, me = self.train_momentum(task, w, u, private.inner, data, pair, outputs=outputs)
+        return Upload(values, self.client_weight(s, data), report), private._replace(inner=me)
+
     @client(
         weight=SentWeight(place=2, rows="weighted"),
+        secure="replaced",
         when=lambda method: method.patience is not None,
         rounds="later",
     )
@@ -143,7 +166,7 @@ class CFLMGD(IFCA):
         values, me = self.train_momentum(task, w, u, me, data, pair)
         return Upload(values, self.client_weight(s, data), {}), me
 
-    @client(when=lambda method: method.momentum_of == "client", rounds="later")
+    @client(when=lambda method: method.momentum_of == "client", rounds="later", individual=True)
     def keep(
         self, task: Task, shared: Any, momentum: Params, me: CFLMGDClientState, data: Data
     ) -> tuple[Upload, CFLMGDClientState]:
@@ -207,12 +230,18 @@ class CFLMGD(IFCA):
         return CFLMGDState(at.centres, zeros(at.centres), at.group, at.rounds_unchanged), payload
 
     def begin(self, state: CFLMGDState, ask: Ask) -> CFLMGDState:  # type: ignore[override]
-        centres, group = find_start(self, state.centres, state.group, ask)
+        if ask.is_secure:
+            group = state.group
+            centres = ifca_sums.find_start_from_sums(self, state.centres, len(group), ask)
+        else:
+            centres, group = find_start(self, state.centres, state.group, ask)
         if self.clusters == "auto":  # K is known only now
             state = state._replace(momentum=zeros(centres))
         return state._replace(centres=centres, group=group)
 
     def round(self, state: CFLMGDState, ask: Ask) -> CFLMGDState:  # type: ignore[override]
+        if ask.is_secure:
+            return self.roll_from_sums(state, ask)
         settled, others = self.split_settled(state.group, state.rounds_unchanged, ask)
         sent = state.momentum if self.momentum_of == "cluster" else {}
         started_from = {"model": state.centres} if self.average == "models" else None
@@ -242,6 +271,25 @@ class CFLMGD(IFCA):
             ask(self.keep, sums.ids, per_client=Rows(momentum, group[sums.ids]))
         centres = self.step_centres(state, sums)
         return CFLMGDState(centres, momentum, group, rounds_unchanged)
+
+    def roll_from_sums(self, state: CFLMGDState, ask: Ask) -> CFLMGDState:
+        """`round` under secure sums: nobody but the client knows its cluster."""
+        sums = ask(
+            self.roll_own,
+            shared=(state.centres, state.momentum),
+            static={
+                "settled": ifca_sums.is_settled(self, state.rounds_unchanged, ask),
+                **self.resampled_pair(ask),
+            },
+            stream="train",
+            started_from={"model": state.centres} if self.average == "models" else None,
+        )
+        return CFLMGDState(
+            centres=self.step_centres(state, sums),
+            momentum=sums.mean("momentum", empty=state.momentum),
+            group=state.group,
+            rounds_unchanged=ifca_sums.note_choices(sums, state.rounds_unchanged, ask),
+        )
 
     def step_centres(self, state: CFLMGDState, sums: Sums) -> Params:
         """The centres after a round."""

@@ -136,6 +136,7 @@ class CGPFL(MoreauEnvelope):
     # ------------------------------------------------------------------ one client
     @client(
         weight=SentWeight(place=1),
+        individual=True,
         report={"rows": RowCount()},
         rounds="later",
         sample_size=lambda method: method.batch,

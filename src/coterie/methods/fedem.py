@@ -94,7 +94,9 @@ class FedEM(Local, Algorithm):
         pi = pi.clamp(min=self.floor)
         return q, pi / pi.sum()
 
-    @client(weight=Weight(rows=True), report={"share": MixtureShares()}, rounds="later")
+    @client(
+        weight=Weight(rows=True), report={"share": MixtureShares(secure="summed")}, rounds="later"
+    )
     def train(
         self, task: Task, centres: Params, per_client: Any, pi: Tensor, data: Data
     ) -> tuple[Upload, Tensor]:
@@ -115,6 +117,9 @@ class FedEM(Local, Algorithm):
         sent = {k: v[None] for k, v in state.centres.items()}
         sums = ask(self.train, shared=state.centres, stream="train", started_from={"models": sent})
         centres = pick(sums.mean("models", empty=sent), 0)  # θ_m = Σ_t (n_t/n) θ_m,t
+        if ask.is_secure:
+            ask.note("sizes", sums.report["share"][0])
+            return state._replace(centres=centres)
         return FedEMState(centres, state.shares.index_copy(0, sums.ids, sums.report["share"]))
 
     # ------------------------------------------------------------------------------ evaluation

@@ -34,6 +34,8 @@ Differences from the paper:
   the centres from separate ones. The solver's state (Adam's moments) stays with the client between
   rounds (`keep_solver`).
 * `clusters="auto"` chooses S by held-out losses (methods/held_out.py), at least 2.
+* Under secure sums a client remembers its own u_k, which participants estimate in one exchange with
+  training. v is not normalised, because Σ_k' u_k's n_k' cancels in the mean.
 * Table data: the paper prints θ_s ~ N(0, σ0² I) with σ0 = 10. The data set `linear:fedsoft` takes
   10 as the variance: a centre of table 1 has errors of 68.4 and 21.8 on the two sources, so that
   these are at most √67.4 + √20.8 apart, 163 squared, where a standard deviation of 10 gives 2,000
@@ -92,7 +94,8 @@ from coterie.core.params import (
     zeros,
 )
 from coterie.core.task import Batch, Task
-from coterie.methods import held_out
+from coterie.methods import held_out, held_out_sums, sketch_sums
+from coterie.methods.sketch_sums import SecureClientState, initial_client_state
 from coterie.methods.start_from import load_centres
 from coterie.optim import Moments, adam, descend, each, heavy_ball, moments
 
@@ -154,12 +157,18 @@ class FedSoft(Local, Algorithm):
     solver: str = setting("adam", "the local optimiser", choices=SOLVERS)
 
     # ------------------------------------------------------------------ one client
-    def enroll(self, task: Task, start: Params, data: Data) -> FedSoftClientState:
+    def enroll(self, task: Task, start: Any, data: Data) -> Any:
+        if isinstance(start, SecureClientState):
+            return start._replace(inner=self.enroll(task, start.inner, data))
         if not self.keep_solver:
             return FedSoftClientState(start, ())
         return FedSoftClientState(start, init_solver(self.solver, start))
 
-    @client(report={"u": MixtureShares(floor="floor"), "size": RowCount()}, rounds="later")
+    @client(
+        report={"u": MixtureShares(floor="floor"), "size": RowCount()},
+        secure="replaced",
+        rounds="later",
+    )
     def weigh(
         self, task: Task, centres: Params, per_client: Any, me: FedSoftClientState, data: Data
     ) -> tuple[Upload, FedSoftClientState]:
@@ -177,6 +186,7 @@ class FedSoft(Local, Algorithm):
 
     @client(
         weight=SentWeight(place=1),
+        secure="replaced",
         report={
             "steps": Finite("its number of steps", minimum=0),
             "objective": Finite("its objective", minimum=0),
@@ -203,6 +213,38 @@ class FedSoft(Local, Algorithm):
             report["objective"] = h.value(me.model, data.all)
         return Upload({"model": me.model}, weight, report), me
 
+    @client(
+        report={"u": MixtureShares(floor="floor", secure="summed")}, rounds="later", secure="only"
+    )
+    def train_own(
+        self, task: Task, centres: Params, per_client: Any, private: SecureClientState, data: Data,
+        estimate: bool,
+    ) -> tuple[Upload, SecureClientState]:  # fmt: skip
+        """Estimate or remember u_k, and solve the local problem, with the weights u_ks n_k.
+
+        Args:
+            estimate: Whether to estimate u_k again; a client that has none does so anyway.
+        """
+        k = count(centres)
+        estimated = self.importance_weights(task, centres, data)
+        remembered = private.group[:k]
+        is_used = torch.tensor(not estimate, device=remembered.device) & remembered.any()
+        u = torch.where(is_used, remembered, estimated)
+        h = Proximal(task, centres, u, self.pull)
+        if self.inexact is None:
+            me = h.solve(self, private.inner, data.batches(self))
+        else:
+            me, _ = h.solve_inexactly(self, private.inner, data, self.inexact)
+        group = torch.cat([u, private.group[k:]])
+        upload = Upload({"model": me.model}, u * data.size, {"u": u})
+        return upload, private._replace(inner=me, group=group)
+
+    assign_sketch = sketch_sums.assign_sketch
+    sum_sketches = held_out_sums.sum_sketches
+    average_own_fold = held_out_sums.average_own_fold
+    train_own_fold = held_out_sums.train_own_fold
+    sum_losses = held_out_sums.sum_losses
+
     sketch_fold = held_out.sketch_fold
     average_fold = held_out.average_fold
     train_fold = held_out.train_fold
@@ -224,17 +266,34 @@ class FedSoft(Local, Algorithm):
         size = torch.zeros(clients, dtype=task.dtype)
         return FedSoftState(centres, common, importance, size), common
 
+    def start_secure(self, task: Task, clients: int, seed: int) -> tuple[FedSoftState, Any]:
+        for name, is_given in (("select", self.select is not None), ("objective", self.objective)):
+            if is_given:
+                raise CoterieError(
+                    f"{name} needs the weights of each client, and with secure only sums leave "
+                    f"them: leave out {name}."
+                )
+        state, start = self.start(task, clients, seed)
+        k = self.clusters if isinstance(self.clusters, int) else held_out.MAX_CLUSTERS
+        return state, initial_client_state(start, torch.zeros(k, dtype=task.dtype), task)
+
     def begin(self, state: FedSoftState, ask: Ask) -> FedSoftState:
         centres = state.centres
         if self.start_from is not None:
             centres = load_centres(self.start_from, self.clusters, ask)
         elif self.clusters == "auto":
-            k = max(2, held_out.count_clusters(self, state.start, ask).clusters)
+            if ask.is_secure:
+                found = held_out_sums.count_clusters_from_sums(self, state.start, ask)
+            else:
+                found = held_out.count_clusters(self, state.start, ask).clusters
+            k = max(2, found)
             centres = ask.task.inits(ask.seed, k, start=1)
         importance = state.importance.new_zeros(len(state.size), count(centres))
         return state._replace(centres=centres, importance=importance)
 
     def round(self, state: FedSoftState, ask: Ask) -> FedSoftState:
+        if ask.is_secure:
+            return self.round_from_sums(state, ask)
         state = self.estimate_importance(state, ask)
         un = state.importance * state.size[:, None]
         v = un / torch.where(un.sum(0) > 0, un.sum(0), 1)  # v_sk = u_ks n_k / Σ_k' u_k's n_k' (6)
@@ -253,6 +312,18 @@ class FedSoft(Local, Algorithm):
         if self.inexact is not None:
             ask.note("steps", float(sums.report["steps"].mean()))
         # c_s = (1/K) Σ_{k∈Sel_s} w_k; where all clients train Σ_k v_sk w_k / Σ_k v_sk
+        return state._replace(centres=sums.mean("model", empty=state.centres))
+
+    def round_from_sums(self, state: FedSoftState, ask: Ask) -> FedSoftState:
+        """`round` under secure sums: clients remember u_k, and Σ_k' u_k's n_k' cancels in c_s."""
+        estimate = (ask.round - 1) % self.every == 0
+        sums = ask(
+            self.train_own,
+            shared=state.centres,
+            static={"estimate": estimate},
+            stream="train",
+        )
+        ask.note("sizes", sums.report["u"][0])
         return state._replace(centres=sums.mean("model", empty=state.centres))
 
     def estimate_importance(self, state: FedSoftState, ask: Ask) -> FedSoftState:
@@ -302,10 +373,8 @@ class FedSoft(Local, Algorithm):
     def use(self, state: FedSoftState) -> tuple[Any, Any]:
         return (state.centres, state.start), ()
 
-    def model(
-        self, task: Task, shared: Any, per_client: Any, me: FedSoftClientState, data: Data
-    ) -> Params:
-        return me.model
+    def model(self, task: Task, shared: Any, per_client: Any, me: Any, data: Data) -> Params:
+        return me.inner.model if isinstance(me, SecureClientState) else me.model
 
     def join(
         self, task: Task, shared: tuple[Params, Params], data: Data

@@ -53,7 +53,7 @@ class GroupedFedAvg(Local, Algorithm):
     """
 
     # ------------------------------------------------------------------ one client
-    @client(weight=SentWeight(place=1, rows=True), rounds="later")
+    @client(weight=SentWeight(place=1, rows=True), rounds="later", individual=True)
     def train(
         self, task: Task, shared: Any, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:

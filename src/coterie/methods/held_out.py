@@ -27,6 +27,7 @@ three client functions:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -74,6 +75,7 @@ def max_exchanges(method: Any) -> int:
     report={"sketch": Direction()},
     when=chooses_by_held_out,
     rounds="start",
+    secure="replaced",
     max_calls=lambda method: FOLDS,
 )
 def sketch_fold(
@@ -81,7 +83,7 @@ def sketch_fold(
     fold: int, seed: int,
 ) -> tuple[Upload, Any]:  # fmt: skip
     """Report a sketch of the direction of the update without the held-out rows."""
-    update = minus(_train_start(method, task, model, data, fold), model)
+    update = minus(train_start(method, task, model, data, fold), model)
     direction = F.normalize(sketch(update, SKETCH_SIZE, seed), dim=-1, eps=1e-12)
     return Upload({}, {}, {"sketch": direction}), private
 
@@ -90,6 +92,7 @@ def sketch_fold(
     weight=SentWeight(place=0, rows="weighs_rows"),
     when=chooses_by_held_out,
     rounds="start",
+    secure="replaced",
     max_calls=max_exchanges,
 )
 def average_fold(
@@ -97,8 +100,8 @@ def average_fold(
 ) -> tuple[Upload, Any]:
     """Upload the model that was sketched, weighted for the clusters found among the sketches."""
     (member,) = per_client
-    w = _train_start(method, task, model, data, fold)
-    return Upload({"model": w}, member * _client_weight(method, data), {}), private
+    w = train_start(method, task, model, data, fold)
+    return Upload({"model": w}, member * client_weight(method, data), {}), private
 
 
 @client(
@@ -106,6 +109,7 @@ def average_fold(
     report={"losses": Losses("its loss on held-out rows, times their number, for each K")},
     when=chooses_by_held_out,
     rounds="start",
+    secure="replaced",
     max_calls=max_exchanges,
 )
 def train_fold(
@@ -126,18 +130,18 @@ def train_fold(
         w = pick(centres, j)
         losses.append(task.loss(w, held_out) * held_out.mask.sum())
         values[k] = descend(task, w, known.batches(method), method)
-        weights[k] = one_hot(j, len(fit), task.dtype) * _client_weight(method, data)
+        weights[k] = one_hot(j, len(fit), task.dtype) * client_weight(method, data)
     report = {"losses": torch.stack(losses).nan_to_num(torch.inf, torch.inf)}
     return Upload(values, weights, report), private
 
 
-def _train_start(method: Any, task: Task, model: Params, data: Data, fold: int) -> Params:
+def train_start(method: Any, task: Task, model: Params, data: Data, fold: int) -> Params:
     """Train the common initial model on all rows but the held-out ones."""
     how = method.start_training()
     return descend(task, model, data.without(fold, FOLDS).batches(how), how)
 
 
-def _client_weight(method: Any, data: Data) -> Tensor:
+def client_weight(method: Any, data: Data) -> Tensor:
     if method.weighs_rows:
         return data.size
     return torch.ones_like(data.size)
@@ -285,16 +289,30 @@ def smallest_good(losses: Tensor, errors: float = 1.0) -> int:
         errors: Accepted excess, in standard errors of the clients' differences; `TOLERANCE` times
             the loss of K = 1 is always accepted.
     """
-    total = losses.sum(0)
+
+    def gap_error(k: int, best: int) -> float:
+        gaps = losses[:, k] - losses[:, best]
+        return float(gaps.std()) * math.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
+
+    return choose_smallest(losses.sum(0), gap_error, errors)
+
+
+def choose_smallest(
+    total: Tensor, gap_error: Callable[[int, int], float], errors: float = 1.0
+) -> int:
+    """The smallest K whose total loss is not clearly above the best.
+
+    Args:
+        total: [K], the total loss of each number of clusters.
+        gap_error: The standard error of the difference of two of them, by their indices.
+        errors: As in `smallest_good`.
+    """
     best = int(argmin_finite(total).clamp(min=0))
     allowance = TOLERANCE * float(total[0])
     if not math.isfinite(allowance):
         allowance = 0.0
     for k in range(best):
-        gaps = losses[:, k] - losses[:, best]
-        error = 0.0
-        if len(gaps) > 1:
-            error = float(gaps.std()) * math.sqrt(len(gaps))
-        if float(gaps.sum()) <= max(errors * error, allowance):
+        gap = float(total[k] - total[best])
+        if gap <= max(errors * gap_error(k, best), allowance):
             return k + 1
     return best + 1

@@ -22,6 +22,7 @@ Differences from the paper:
   the paper does not say how a later drift would be noticed. With partial participation only
   participants can change cluster.
 * `resample` (section V) starts over after T rounds; round 0 uses the last pair of parts.
+* Under secure sums a client remembers its cluster; see ifca_sums.py.
 """
 
 from __future__ import annotations
@@ -68,8 +69,9 @@ from coterie.core.params import (
     unstack,
 )
 from coterie.core.task import Batch, Task
-from coterie.methods import held_out
+from coterie.methods import held_out, held_out_sums, ifca_sums, sketch_sums
 from coterie.methods.ifca_starts import INITS, MAX_DRAWS, find_start, initial_centres
+from coterie.methods.sketch_sums import SecureClientState as SecureClientState
 from coterie.optim import descend, descend_from, each, gradient
 
 
@@ -139,6 +141,7 @@ class IFCA(Local, Algorithm):
     @client(
         weight=OneHot(rows="weighted"),
         report={"cluster": Index(), "losses": Losses()},
+        secure="replaced",
         when=lambda method: method.calls_train,
         max_calls=lambda method: method.restarts * method.trial,
     )
@@ -167,6 +170,7 @@ class IFCA(Local, Algorithm):
 
     @client(
         weight=SentWeight(place=1, rows="weighted"),
+        secure="replaced",
         when=lambda method: method.starts_from_updates or method.patience is not None,
     )
     def train_sent(
@@ -230,11 +234,28 @@ class IFCA(Local, Algorithm):
         centres = initial_centres(self, task, seed)
         return IFCAState(centres, torch.full((clients,), -1), torch.tensor(0)), ()
 
+    def start_secure(self, task: Task, clients: int, seed: int) -> tuple[Any, Any]:
+        if self.clusters == "auto" and self.auto_by != held_out.RULE:
+            raise CoterieError(
+                f"auto_by={self.auto_by} needs the sketch of each client, and with secure only "
+                f"sums leave them: use auto_by={held_out.RULE}, or give the number of clusters."
+            )
+        state, inner = self.start(task, clients, seed)
+        return state, ifca_sums.initial_payload(self, task, inner)
+
+    def enroll(self, task: Task, initial_payload: Any, data: Data) -> Any:
+        return initial_payload
+
     def begin(self, state: IFCAState, ask: Ask) -> IFCAState:
+        if ask.is_secure:
+            centres = ifca_sums.find_start_from_sums(self, state.centres, len(state.group), ask)
+            return state._replace(centres=centres)
         centres, group = find_start(self, state.centres, state.group, ask)
         return state._replace(centres=centres, group=group)
 
     def round(self, state: IFCAState, ask: Ask) -> IFCAState:
+        if ask.is_secure:
+            return self.round_from_sums(state, ask)
         settled, others = self.split_settled(state.group, state.rounds_unchanged, ask)
         sums = self.train_all(state.centres, ask, others)
         group, rounds_unchanged = update_groups(state.group, state.rounds_unchanged, sums)
@@ -242,6 +263,24 @@ class IFCA(Local, Algorithm):
             sums = sums.plus(self.train_assigned(state.centres, settled, group, ask))
         centres = self.update_centres(state.centres, sums, len(group))
         return IFCAState(centres, group, rounds_unchanged)
+
+    def round_from_sums(self, state: IFCAState, ask: Ask) -> IFCAState:
+        """`round` under secure sums: nobody but the client knows its cluster."""
+        sums = ask(
+            self.train_own,
+            shared=state.centres,
+            static={
+                "settled": ifca_sums.is_settled(self, state.rounds_unchanged, ask),
+                **self.resampled_pair(ask),
+            },
+            stream="train",
+            started_from=self.started_from(state.centres),
+        )
+        unchanged = ifca_sums.note_choices(sums, state.rounds_unchanged, ask)
+        centres = self.update_centres(state.centres, sums, len(state.group))
+        return IFCAState(centres, state.group, unchanged)
+
+    train_own = ifca_sums.train_own
 
     def train_all(
         self, centres: Params, ask: Ask, clients: Tensor | None = None, stream: str = "train"
@@ -349,6 +388,14 @@ class IFCA(Local, Algorithm):
     sketch_fold = held_out.sketch_fold
     average_fold = held_out.average_fold
     train_fold = held_out.train_fold
+    # the same under secure sums; see sketch_sums.py, held_out_sums.py and ifca_sums.py
+    assign_sketch = sketch_sums.assign_sketch
+    sum_sketches = held_out_sums.sum_sketches
+    average_own_fold = held_out_sums.average_own_fold
+    train_own_fold = held_out_sums.train_own_fold
+    sum_losses = held_out_sums.sum_losses
+    sum_first_updates = ifca_sums.sum_first_updates
+    average_own = ifca_sums.average_own
 
     @property
     def weighs_rows(self) -> bool:
@@ -385,6 +432,7 @@ class IFCA(Local, Algorithm):
 
     @client(
         report={"sketch": Direction()},
+        secure="replaced",
         when=lambda method: method.starts_from_updates,
         rounds="start",
     )
@@ -400,7 +448,10 @@ class IFCA(Local, Algorithm):
         return Upload({}, {}, {"sketch": direction}), private
 
     @client(
-        report={"losses": Losses()}, when=lambda method: method.starts_from_updates, rounds="start"
+        report={"losses": Losses()},
+        secure="replaced",
+        when=lambda method: method.starts_from_updates,
+        rounds="start",
     )
     def rate(
         self, task: Task, centres: Params, per_client: Any, private: Any, data: Data

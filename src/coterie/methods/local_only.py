@@ -51,7 +51,10 @@ class LocalOnly(Local, Algorithm):
     def enroll(self, task: Task, initial_payload: Params, data: Data) -> Params:
         return initial_payload
 
-    @client(report={"moved": Finite("the norm of its update", minimum=0)}, rounds="later")
+    @client(
+        report={"moved": Finite("the norm of its update", minimum=0, secure="withheld")},
+        rounds="later",
+    )
     def train(
         self, task: Task, shared: Any, per_client: Any, model: Params, data: Data
     ) -> tuple[Upload, Params]:

@@ -258,7 +258,10 @@ class Mixed(Algorithm):
         weighted = found.responsibilities[:, None] * deviation
         return upload({"moments": weighted[:, :, None] * along}), private
 
-    @client(report={"memberships": MixtureShares("its probability of each group")}, rounds="later")
+    @client(
+        report={"memberships": MixtureShares("its probability of each group", secure="summed")},
+        rounds="later",
+    )
     def join_groups(
         self, task: Task, shared: tuple[Units, Mixture], per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
@@ -606,6 +609,9 @@ class Mixed(Algorithm):
         sums = ask(self.join_groups, fitted, shared=(state.units, best.mixture))
         k = len(best.mixture.means)
         known = state.memberships
+        if ask.is_secure:
+            ask.note("sizes", sums.report["memberships"][0])
+            return known
         if known.shape[1] != k:
             known = known.new_zeros(len(known), k)
         return known.index_copy(0, sums.ids, sums.report["memberships"])

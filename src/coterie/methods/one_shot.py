@@ -77,7 +77,7 @@ class OneShot(GroupedFedAvg):
     solve_steps: int = setting(100, "full-batch local steps before the clustering", ge=1)
 
     # ------------------------------------------------------------------ one client
-    @client(weight=Weight(), rounds="start")
+    @client(weight=Weight(), rounds="start", individual=True)
     def solve(
         self, task: Task, model: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:

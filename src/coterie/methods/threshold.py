@@ -108,7 +108,7 @@ class ThresholdMomenta(Local, Algorithm):
             initial_payload, zeros(initial_payload), torch.zeros_like(data.client_key)
         )
 
-    @client(weight=Weight(), rounds="later")
+    @client(weight=Weight(), rounds="later", individual=True)
     def gather(
         self, task: Task, shared: Any, per_client: Any, me: MomentumClientState, data: Data
     ) -> tuple[Upload, MomentumClientState]:
@@ -181,7 +181,7 @@ class PFLTC(ThresholdMomenta):
         }
         return state._replace(models=models)
 
-    @client(when=lambda method: method.init == "per_client", rounds="start")
+    @client(when=lambda method: method.init == "per_client", rounds="start", individual=True)
     def place(
         self, task: Task, shared: Any, start: Params, me: MomentumClientState, data: Data
     ) -> tuple[Upload, MomentumClientState]:
@@ -227,7 +227,7 @@ class PFLTC(ThresholdMomenta):
             ask.note("rounds_by_theorem_1", balls.start.rounds())
             ask.note("conditions", balls.start.conditions(balls.radius))
 
-    @client(rounds="later")
+    @client(rounds="later", individual=True)
     def move(
         self, task: Task, shared: Any, v: Params, me: MomentumClientState, data: Data
     ) -> tuple[Upload, MomentumClientState]:
@@ -289,7 +289,7 @@ class PDLTC(ThresholdMomenta):
         ask.note("inside", balls.inside.sum(1))
         return start
 
-    @client(rounds="later")
+    @client(rounds="later", individual=True)
     def move(
         self, task: Task, momenta: Params, share: Tensor, me: MomentumClientState, data: Data
     ) -> tuple[Upload, MomentumClientState]:

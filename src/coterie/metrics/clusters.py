@@ -94,6 +94,21 @@ def cluster_row(
     return row
 
 
+def secure_cluster_row(notes: Row) -> Row:
+    """Take sizes and churn of one round's clusters from what a method noted of its sums.
+
+    Args:
+        notes: The notes of the round: "sizes" [K] and "changed", the share of clients that changed
+            cluster. They are removed.
+    """
+    row: Row = {}
+    if "sizes" in notes:
+        row["sizes"] = [round(size) for size in notes.pop("sizes")]  # weights in a mixture
+    if "changed" in notes:
+        row["churn"] = notes.pop("changed")
+    return row
+
+
 def weights_error(weights: Tensor, shares: Tensor) -> Row:
     """Compute the mean absolute difference of soft weights to the planted shares.
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.contract import Finite, Losses, Report, RowCount
+from coterie.core.contract import Finite, Fraction, Losses, Report, RowCount
 from coterie.core.task import Batch, Kind, Task
 from coterie.metrics.histogram import (
     average_precision,
@@ -39,20 +39,29 @@ MAX_CONFUSION_CLASSES = 12  # above it, only the marginals of the confusion matr
 
 # ------------------------------------------------------------------------------ sums on a client
 EVALUATION_SUMS: dict[str, Report] = {
-    "n": RowCount("the number of samples", exact=True),
-    "loss": Losses("the sum of their losses"),
-    "absolute": Losses("the sum of their absolute errors"),
-    "y": Finite("the sum of their targets"),
-    "y2": Finite("the sum of their squared targets", minimum=0),
-    "brier": Losses("the sum of squared differences between probabilities and true classes"),
+    "n": RowCount("the number of samples", exact=True, secure="summed"),
+    "loss": Losses("the sum of their losses", secure="summed"),
+    "absolute": Losses("the sum of their absolute errors", secure="summed"),
+    "y": Finite("the sum of their targets", secure="summed"),
+    "y2": Finite("the sum of their squared targets", minimum=0, secure="summed"),
+    "brier": Losses(
+        "the sum of squared differences between probabilities and true classes", secure="summed"
+    ),
     "scored": RowCount(
         "a histogram of predicted log odds with 256 bins, by class or by right and wrong",
         exact=True,
+        secure="summed",
     ),
-    "confusion": RowCount("the confusion matrix, for up to 12 classes", exact=True),
-    "hit": RowCount("by class: the number of correct predictions"),
-    "true": RowCount("by class: the number of samples", exact=True),
-    "guessed": RowCount("by class: the number of predictions", exact=True),
+    "confusion": RowCount(
+        "the confusion matrix, for up to 12 classes", exact=True, secure="summed"
+    ),
+    "hit": RowCount("by class: the number of correct predictions", secure="summed"),
+    "true": RowCount("by class: the number of samples", exact=True, secure="summed"),
+    "guessed": RowCount("by class: the number of predictions", exact=True, secure="summed"),
+}
+SPREAD_SUMS: dict[str, Report] = {
+    "score": Finite("1, its score and the square of its score", secure="summed"),
+    "score_bins": Fraction("which of 20 bins its score is in", secure="summed"),
 }
 
 
@@ -74,6 +83,36 @@ def sum_over_samples(task: Task, outputs: Tensor, batch: Batch) -> dict[str, Ten
         absolute = _masked_sum((outputs - batch.y).abs(), batch)
         return {**sums, "absolute": absolute, "y": y.sum(), "y2": (y * y).sum()}
     return {**sums, **_sum_over_classes(outputs, batch)}
+
+
+SCORE_BINS = 20
+
+
+def spread_sums(task: Task, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Encode one client's main score so that its spread over clients follows from sums.
+
+    Args:
+        task: The model. Accuracy has bins of 0.05; the mean squared error has half octaves from
+            2⁻⁷ to 2³ of the target's variance.
+        sums: What `sum_over_samples` returned.
+
+    Returns:
+        The sums that `SPREAD_SUMS` declares.
+    """
+    if task.kind == "regression":
+        score = sums["loss"] / sums["n"] / task.loss_unit
+        place = 2 * (score.clamp(min=1e-30).log2() + 7)
+    else:
+        hits = sums["confusion"].diagonal() if "confusion" in sums else sums["hit"]
+        score = hits.sum() / sums["n"]
+        place = score * SCORE_BINS
+    bins = torch.arange(SCORE_BINS, device=score.device)
+    chosen = place.nan_to_num(0.0).floor().clamp(0, SCORE_BINS - 1)
+    score = score.double()
+    return {
+        "score": torch.stack([torch.ones_like(score), score, score * score]),
+        "score_bins": (bins == chosen).long(),
+    }
 
 
 def _masked_sum(losses: Tensor, batch: Batch) -> Tensor:
@@ -212,6 +251,68 @@ def evaluation_row(kind: Kind, sums: dict[str, Tensor], prefix: str = "") -> Row
             row[f"{column}_std"] = over_clients.std
             row[f"{column}_worst"] = over_clients.worst_decile
     return row
+
+
+def secure_evaluation_row(
+    kind: Kind, sums: dict[str, Tensor], prefix: str = "", loss_unit: float = 1.0
+) -> Row:
+    """Compute the columns of an evaluation from sums over clients alone.
+
+    Args:
+        kind: The kind of task.
+        sums: Evaluation and spread sums over all clients, leaves [1, ...].
+        prefix: Put before each column name.
+        loss_unit: `Task.loss_unit`.
+
+    Returns:
+        The pooled value of each metric; for the main metric its mean and standard deviation over
+        clients and, from the histogram, the mean of the worst decile.
+    """
+    totals = _sum_over_clients(sums)
+    count, total, squares = totals.pop("score")
+    bins = totals.pop("score_bins")
+    pooled = _compute_metrics(kind, {k: v[None] for k, v in totals.items()})
+    row: Row = {}
+    if kind == "classification":
+        row[f"{prefix}commonest"] = float(pooled["commonest"][0])
+    for metric in METRICS.values():
+        if metric.name in pooled:
+            row[f"{prefix}{metric.name}"] = float(pooled[metric.name][0])
+    unit = 1.0
+    if kind == "regression":
+        unit = loss_unit
+    mean = total / count
+    column = f"{prefix}{main_metric(kind)}"
+    row[f"{column}_mean"] = float(unit * mean)
+    row[f"{column}_std"] = float(unit * math.sqrt(max(0.0, squares / count - mean**2)))
+    row[f"{column}_worst"] = unit * worst_decile_of_bins(kind, bins)
+    return row
+
+
+def worst_decile_of_bins(kind: Kind, bins: np.ndarray) -> float:
+    """Compute the mean of the worst tenth of the clients, each at the middle of its bin.
+
+    Args:
+        kind: The kind of task, which determines the bins; see `spread_sums`.
+        bins: The number of clients in each bin, [20].
+
+    Example:
+        >>> import numpy as np
+        >>> from coterie.metrics.scores import worst_decile_of_bins
+        >>> bins = np.zeros(20)
+        >>> bins[10], bins[19] = 1, 9
+        >>> worst_decile_of_bins("classification", bins)
+        0.525
+    """
+    places = np.arange(SCORE_BINS) + 0.5
+    values = places / SCORE_BINS
+    counts = bins
+    if kind == "regression":  # a large error is bad
+        values, counts = 2.0 ** (places / 2 - 7)[::-1], bins[::-1]
+    tenth = max(1, int(bins.sum()) // 10)
+    before = np.cumsum(counts) - counts
+    taken = np.clip(tenth - before, 0, counts)
+    return float((taken * values).sum() / tenth)
 
 
 def _sum_over_clients(sums: dict[str, Tensor]) -> Arrays:

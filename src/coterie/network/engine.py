@@ -21,12 +21,13 @@ from coterie.engines.codec import BadBytes, Types
 from coterie.engines.coordinator import SiteCoordinator, UploadOrRefusal
 from coterie.engines.message import Message
 from coterie.engines.replay import ExchangeRecord, append_record
-from coterie.network.packets import CallClient, Done, Refused, WriteModel
+from coterie.network.packets import CallClient, Done, Refused, SecureStage, WriteModel
 from coterie.network.transport import ExchangeResult, Messenger, failure_reason
 from coterie.runs.files import create_file, write_error
 from coterie.runs.run import Run
 
 NO_SINGLE_MODEL = "a client of this method has no single model"
+DROPPED_OUT = "it dropped out of the secure sum"
 FINAL_EXCHANGE = 1_000_000  # exchange in which sites write models, after all others of a round
 
 
@@ -58,6 +59,8 @@ class NetworkEngine(SiteCoordinator):
         Replies are aggregated in the order of the call, not of their arrival, so that sums do not
         depend on the network.
         """
+        if aggregator.fixed_point is not None:
+            return self._map_secure(call, aggregator)
         started = datetime.datetime.now(datetime.UTC)
         messages = self.messages(call)
         names = [self.roster.names[i] for i in call.ids.tolist()]
@@ -68,6 +71,37 @@ class NetworkEngine(SiteCoordinator):
             reply = self._read_upload(name, result)
             parts.append(self.add_reply(at, call, aggregator, message, reply))
         part = aggregator.finish(aggregator.merge(parts))
+        self._log(started, call, names, pieces, result, part)
+        return part
+
+    def _map_secure(self, call: Call, aggregator: Aggregator) -> PartialAggregate:
+        """Run a call whose uploads leave the sites only in a secure sum."""
+        from coterie.engines.secure_exchange import collect_secure  # loads cryptography
+
+        started = datetime.datetime.now(datetime.UTC)
+        names = [self.roster.names[i] for i in call.ids.tolist()]
+        first: list[tuple[dict[str, dict[str, bytes]], ExchangeResult]] = []
+
+        def send(
+            stage: str, messages: dict[str, Message] | dict[str, bytes]
+        ) -> dict[str, UploadOrRefusal]:
+            if stage == "call":
+                calls = [message for message in messages.values() if isinstance(message, Message)]
+                pieces = as_pieces(calls, list(messages))
+                result = self.exchange(call, pieces)
+                first.append((pieces, result))
+            else:
+                pieces = {
+                    name: {"payload": payload}
+                    for name, payload in messages.items()
+                    if isinstance(payload, bytes)
+                }
+                result = self.messenger.exchange(SecureStage(stage), pieces)
+            return {name: self._read_upload(name, result) for name in pieces}
+
+        experiment = self.messenger.experiment.encode()
+        part = collect_secure(self, call, aggregator, self.roster.names, send, run=experiment)
+        pieces, result = first[0]
         self._log(started, call, names, pieces, result, part)
         return part
 
@@ -121,7 +155,7 @@ class NetworkEngine(SiteCoordinator):
             answered={names[at]: arrived[names[at]].seconds for at in part.accepted.tolist()},
             refused=rejected,
             # with the sites that replied `Failed`
-            absent={names[at]: failures[names[at]] for at in part.absent},
+            absent={names[at]: failures.get(names[at], DROPPED_OUT) for at in part.absent},
         )
         self.messenger.audit.record(
             result.audit_records(

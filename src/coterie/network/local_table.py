@@ -244,6 +244,7 @@ class LocalTable:
                 min_rows_to_report=max(options.min_rows_to_report, owner.min_rows_to_report),
                 digits=owner.digits,
                 count_scores=self._count_scores,
+                secure=options.secure,
             )
             parts = {name: clients.rows(name, 0) for name in clients.parts}
         return SiteRun(policy, parts, fed, options)

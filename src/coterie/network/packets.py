@@ -112,6 +112,8 @@ class RunTerms(StrictStruct, frozen=True, kw_only=True):
     paper: bool
     choose_on: Word
     dtype: Word
+    secure: bool = False
+    secure_min: Count = 3
 
 
 class Hello(StrictStruct, frozen=True, kw_only=True, tag="hello", tag_field="do"):
@@ -156,6 +158,12 @@ class CallClient(StrictStruct, frozen=True, tag="call", tag_field="do"):
     """Runs a client function; the pieces are those of `engines.message.Message`."""
 
 
+class SecureStage(StrictStruct, frozen=True, tag="secure_stage", tag_field="do"):
+    """A later stage of the secure sum that a call began; its piece is `payload`."""
+
+    stage: Word
+
+
 class WriteModel(StrictStruct, frozen=True, tag="write_model", tag_field="do"):
     """Makes a site write its own model to disk; pieces as in `CallClient`, nothing comes back."""
 
@@ -166,7 +174,7 @@ class Cancel(StrictStruct, frozen=True, tag="cancel", tag_field="do"):
     reason: str
 
 
-RequestBody = Hello | CheckModel | Terms | CallClient | WriteModel | Cancel
+RequestBody = Hello | CheckModel | Terms | CallClient | SecureStage | WriteModel | Cancel
 
 
 class Request(PacketHead, frozen=True, kw_only=True):
@@ -191,7 +199,7 @@ class ModelReport(StrictStruct, frozen=True, tag="model", tag_field="is"):
 
 
 class Done(StrictStruct, frozen=True, tag="done", tag_field="is"):
-    """The request succeeded; a reply to `CallClient` has the piece `upload`."""
+    """The request succeeded; a reply to `CallClient` or `SecureStage` has the piece `upload`."""
 
 
 class Refused(StrictStruct, frozen=True, tag="refused", tag_field="is"):

@@ -7,12 +7,13 @@ every packet, whatever it contains.
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from coterie.core.errors import CoterieError, SiteRefusal
 from coterie.core.version import __version__
@@ -47,6 +48,7 @@ from coterie.network.packets import (
     ReplyBody,
     Request,
     RequestNumber,
+    SecureStage,
     Terms,
     WriteModel,
     read_head,
@@ -55,9 +57,14 @@ from coterie.network.packets import (
 )
 from coterie.network.states import SiteFolder, StoredStates, StoredTerms
 from coterie.runs.config import hash_with_salt
+from coterie.runs.files import write_text
 from coterie.serve.export import export_client
 
+if TYPE_CHECKING:
+    from coterie.engines.secure_exchange import SecureSite
+
 log = logging.getLogger("coterie")
+OWN_GROUP = "group.json"
 OWN_MODEL = frozenset({"personal_model", "unseen_model"})  # functions that give a site's model
 STATUS_LOG: dict[OwnerStatus | None, str] = {
     "paused": "paused by its owner, until `coterie network unpause`",
@@ -75,6 +82,7 @@ class SiteSession(NamedTuple):
     site: Site
     folder: SiteFolder
     last: RequestNumber  # of the last answered call
+    secure: SecureSite | None  # under secure sums
 
 
 class NetworkSite:
@@ -87,14 +95,21 @@ class NetworkSite:
         table: CSV, Excel or Parquet file.
         folder: State folder of the site, for terms, private states and its own model.
         owner: Limits of the site's owner.
+        key: The site's file of `coterie network certs`, for secure sums; None: it joins none.
     """
 
     def __init__(
-        self, client: str, table: Path, folder: Path, owner: OwnerPolicy | None = None
+        self,
+        client: str,
+        table: Path,
+        folder: Path,
+        owner: OwnerPolicy | None = None,
+        key: Path | None = None,
     ) -> None:
         self.client = client
         self.table = table
         self.folder = folder
+        self.key = key
         self.failures = FailureLog(client)
         owner = (owner or OwnerPolicy()).effective()
         self.disclosure = Disclosure(folder, client, owner)
@@ -137,7 +152,7 @@ class NetworkSite:
         if isinstance(body, Refused):  # failures are in the log already
             log.warning("%s: refused a request: %s.", self.client, body.reason)
         reply = pack_reply(request.experiment, request.number, body, pieces)
-        if isinstance(request.body, CallClient) and isinstance(body, Done):
+        if isinstance(request.body, CallClient | SecureStage) and isinstance(body, Done):
             self.last_exchange = packet, reply
         return reply
 
@@ -160,6 +175,8 @@ class NetworkSite:
         if isinstance(body, Cancel):
             log.warning("%s: message of the server: %s", self.client, sanitize_text(body.reason))
             return Done(), {}
+        if isinstance(body, SecureStage):
+            return Done(), {"upload": self._answer_stage(request, body.stage, pieces)}
         if not {"shared", "own"} <= pieces.keys() <= set(Message._fields):
             raise BadBytes("its pieces are not those of a message")
         message = Message(pieces["shared"], pieces["own"], pieces.get("initial_payload"))
@@ -186,6 +203,8 @@ class NetworkSite:
         """Start the run of these terms, or continue it; refuse other terms for its experiment."""
         self._check_version(terms.coterie)
         self.local.check_owner(terms)
+        if terms.run.secure and self.key is None:
+            raise SiteRefusal("this site has no certificate that could sign keys of secure sums")
         folder = SiteFolder(self.folder, request.experiment, self.client)
         with self.failures.report_as(BAD_STATES):
             stored = folder.read_terms()
@@ -215,8 +234,24 @@ class NetworkSite:
         )  # fmt: skip
         site = Site(run.policy, run.parts)
         last = RequestNumber(0, 0)
-        self.session = SiteSession(request.experiment, terms, run, site, folder, last)
+        secure = self._secure_site(request.experiment, terms, site)
+        self.session = SiteSession(request.experiment, terms, run, site, folder, last, secure)
         return Done()
+
+    def _secure_site(self, experiment: str, terms: Terms, site: Site) -> SecureSite | None:
+        """What answers calls under secure sums; None without."""
+        if not terms.run.secure or self.key is None:
+            return None
+        from coterie.engines.secure_exchange import SecureSite  # loads cryptography
+        from coterie.privacy.identity import read_identity
+
+        return SecureSite(
+            site,
+            read_identity(self.key),
+            experiment.encode(),
+            clients=terms.clients,
+            min_clients=terms.run.secure_min,
+        )
 
     def _open_session(self, experiment: str) -> SiteSession:
         """Return the session of an experiment: from memory, or restored from this site's files."""
@@ -237,7 +272,8 @@ class NetworkSite:
         with self.failures.report_as(BAD_STATES):
             states = folder.read_states(site.types)
         site.versions = states.versions
-        self.session = SiteSession(experiment, stored.terms, run, site, folder, states.last)
+        secure = self._secure_site(experiment, stored.terms, site)
+        self.session = SiteSession(experiment, stored.terms, run, site, folder, states.last, secure)
         log.info("%s: resumes a run of %s from its files", self.client, stored.terms.method)
         return self.session
 
@@ -258,7 +294,10 @@ class NetworkSite:
         site = session.site
         # `answer` replaces `versions` but changes `answered` in place; a version never changes
         versions, answered = site.versions, site.answered.copy()
-        upload = site.answer(message)
+        if session.secure is not None:
+            upload = session.secure.begin(message)
+        else:
+            upload = site.answer(message)
         if site.versions.keys() != versions.keys():
             try:
                 with self.failures.report_as(NOT_SAVED):
@@ -276,10 +315,22 @@ class NetworkSite:
         )  # fmt: skip
         return upload
 
+    def _answer_stage(self, request: Request, stage: str, pieces: dict[str, bytes]) -> bytes:
+        """Answer a later stage of a secure sum."""
+        session = self._session_for(request)
+        if session.secure is None:
+            raise SiteRefusal("the run has no secure sums")
+        if pieces.keys() != {"payload"}:
+            raise BadBytes("its pieces are not those of a secure sum")
+        reply = session.secure.answer(stage, pieces["payload"])
+        self.session = session._replace(last=request.number)
+        return reply
+
     def _write_model(self, request: Request, message: Message) -> ReplyBody:
         """Write this client's own model, which does not leave this machine."""
         session = self._session_for(request)
-        exporter = Site(replace(session.site.policy, allowed=OWN_MODEL), session.site.parts)
+        policy = replace(session.site.policy, allowed=OWN_MODEL, secure=False)
+        exporter = Site(policy, session.site.parts)
         exporter.versions = session.site.versions
         upload, _ = decode(exporter.answer(message), exporter.types)
         if "model" not in upload.values:
@@ -293,7 +344,20 @@ class NetworkSite:
             self.client,
             session.folder.model,
         )
+        if session.secure is not None:
+            with self.failures.report_as(NOT_WRITTEN):
+                self._write_group(session)
         return Done()
+
+    def _write_group(self, session: SiteSession) -> None:
+        """Log the site's own group and write it to a file: under secure sums nobody else knows."""
+        latest = max(session.site.versions)
+        group = getattr(session.site.versions[latest], "group", None)
+        if group is None:
+            return
+        text = json.dumps({"round": latest.round, "group": group.tolist()})
+        write_text(session.folder.model / OWN_GROUP, text + "\n")
+        log.info("%s: its own group, which only this site knows: %s", self.client, group.tolist())
 
 
 def pack_reply(

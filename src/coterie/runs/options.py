@@ -77,6 +77,12 @@ class Options:
         "square; 0: reject only updates that are not finite",
         ge=0,
     )
+    secure: bool = setting(
+        False, "let only sums over clients leave them; nobody sees a single update", switch=True
+    )
+    secure_min: int = setting(
+        3, "with --secure: fewest clients in a sum, and in a group whose model is updated", ge=2
+    )
     robust: str = setting("mean", "the aggregation rule", choices=RULES)
     robust_share: float = setting(
         0.25, "share of a cluster's clients that may be hostile, for --robust", ge=0, lt=0.5
@@ -150,6 +156,43 @@ def check_run_options(options: Options, method: Algorithm, task: Task, roster: R
             options=[Option("valid", "0.2")],
         )
     check_enough_rows(roster, options.min_rows_to_report)
+    check_secure(options, method, len(roster))
+
+
+def check_secure(options: Options, method: Algorithm, clients: int) -> None:
+    """Check that the method and the options need only sums over clients."""
+    from coterie.core.declarations import secure_obstacle  # loads torch
+
+    default = Options()
+    if not options.secure:
+        if options.secure_min != default.secure_min:
+            raise CoterieError("secure_min does nothing without secure: leave it out.")
+        return
+    conflicts = {
+        "robust": options.robust != default.robust,
+        "attack": options.attack is not None,
+        "ranks": options.ranks != default.ranks,
+        "replay": options.replay is not None,
+        "eval_clients": options.eval_clients is not None,
+    }
+    for name, is_given in conflicts.items():
+        if is_given:
+            raise CoterieError(
+                f"{name} needs the update of each client, and with secure only sums leave them: "
+                "use one of the two."
+            )
+    obstacle = secure_obstacle(method)
+    if obstacle is not None:
+        raise CoterieError(
+            obstacle, "use another method, or leave out {}", options=[Option("secure")]
+        )
+    participants = max(1, round(options.participation * clients))
+    if participants < options.secure_min:
+        raise CoterieError(
+            f"{participants} clients take part in a round, and a secure sum has at least "
+            f"{options.secure_min}",
+            "use more clients",
+        )
 
 
 def check_ranks(roster: Roster, options: Options) -> None:

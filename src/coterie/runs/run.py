@@ -43,8 +43,13 @@ from coterie.engines.exchange import RoundContext
 from coterie.engines.protocol import Engine
 from coterie.engines.templates import UploadTemplates
 from coterie.metrics import Row, hard_labels, planted_error
-from coterie.metrics.clusters import cluster_row, encode_assignment
-from coterie.metrics.scores import evaluation_row, pool_counts, scores_per_client
+from coterie.metrics.clusters import cluster_row, encode_assignment, secure_cluster_row
+from coterie.metrics.scores import (
+    evaluation_row,
+    pool_counts,
+    scores_per_client,
+    secure_evaluation_row,
+)
 from coterie.runs.folder import RunFolder
 from coterie.runs.options import Options, check_run_options
 from coterie.runs.tables import remove_tables, write_tables
@@ -101,6 +106,7 @@ class Run:
             NormScreening(options.screen or None),
             RobustRule(options.robust, options.robust_share),
             attack,
+            min_clients=self.min_clients,
         )
 
         self.client_keys = randomness.client_keys(roster.names, options.seed)
@@ -127,7 +133,8 @@ class Run:
         self.last_save_took = 0.0
         self.saves_every_round = False  # whatever share of the time it takes
 
-        self.state, initial_payload = method.start(task, len(roster), options.seed)
+        start_method = method.start_secure if options.secure else method.start
+        self.state, initial_payload = start_method(task, len(roster), options.seed)
         self.initial_payload_bytes = nbytes(initial_payload)
         self.templates = UploadTemplates(task, roster, method, initial_payload)
         engine.enroll(method, initial_payload)
@@ -142,6 +149,11 @@ class Run:
                 "the whole result (start=result).",
                 method.name,
             )
+
+    @property
+    def min_clients(self) -> int | None:
+        """The fewest clients in a sum; None without secure sums."""
+        return self.options.secure_min if self.options.secure else None
 
     # -- the round loop
     def train(self, on_round: Callable[[Row], Any] | None = None) -> Run:
@@ -209,13 +221,16 @@ class Run:
             "clipped": [self.roster.names[i] for i in sorted(set(ask.clipped))],
             "free_riders": [self.roster.names[i] for i in sorted(set(ask.free_riders))],
             "absent": len(set(ask.absent)),
-            **cluster_row(
+        }
+        if self.options.secure:
+            row |= secure_cluster_row(ask.notes)
+        else:
+            row |= cluster_row(
                 method.groups(self.state),
                 before,
                 self.roster.truth,
                 getattr(method, "clusters", None),
-            ),
-        }
+            )
         groups = self.groups()
         if groups is not None:
             row |= encode_assignment(groups, before if self.history else None)
@@ -261,7 +276,7 @@ class Run:
             participants=self.participants(r),
             phase=phase,
             dropout=self.options.dropout if training else 0.0,
-            pipeline=self.pipeline if training else Pipeline(),
+            pipeline=self.pipeline if training else Pipeline(min_clients=self.min_clients),
             initial_payload_bytes=self.initial_payload_bytes,
         )
 
@@ -285,7 +300,9 @@ class Run:
     def groups(self) -> np.ndarray | None:
         """Return the current cluster of each client, int64 [N]; None without clusters."""
         groups = self.method.groups(self.state)
-        return None if groups is None else hard_labels(groups)
+        if groups is None or self.options.secure:  # then only the clients know
+            return None
+        return hard_labels(groups)
 
     def _is_settled(self, before: Any) -> bool:
         """Whether the round changed the shared model by less than `stop_when_settled`."""
@@ -336,40 +353,48 @@ class Run:
         root = ask.root
         shared, per_client = root.method.use(self.state)
         row: Row = {}
+        secure = self.options.secure
         splits: dict[Split, str] = {"test": "", "valid": "valid_"}
         for split, prefix in splits.items():
             ids = self.evaluated[self._have_samples(self.evaluated, split)]
-            if not len(ids):
+            if len(ids) < (self.min_clients or 1):
                 continue
             sums: Sums = ask(
-                root.measure,
+                root.measure_summed if secure else root.measure,
                 ids,
                 shared=shared,
                 per_client=pick_clients(per_client, ids),
                 stream="evaluate",
                 split=split,
             )
-            row |= evaluation_row(self.roster.kind, sums.report, prefix)
+            row |= self._evaluation_row(sums.report, prefix)
             if split == "test":
                 self.pooled_counts = pool_counts(sums.report)
+            if split == "test" and not secure:
                 self.client_scores = {}
                 for name, values in scores_per_client(self.roster.kind, sums.report).items():
                     self.client_scores[name] = np.full(len(self.roster), np.nan)
                     self.client_scores[name][sums.ids.numpy()] = values
-        if len(self.unseen_clients):
+        if len(self.unseen_clients) >= (self.min_clients or 1):
             sums = ask(
-                root.measure_unseen,
+                root.measure_unseen_summed if secure else root.measure_unseen,
                 self.unseen_clients,
                 shared=shared,
                 stream="evaluate",
                 split="test",
                 enrolled=False,
             )
-            row |= evaluation_row(self.roster.kind, sums.report, "unseen_")
+            row |= self._evaluation_row(sums.report, "unseen_")
         row["eval_bytes_down"], row["eval_bytes_up"] = ask.bytes_down, ask.bytes_up
         row["bytes_of_initial_payloads"] = ask.bytes_of_initial_payloads
         row["eval_seconds"] = time.perf_counter() - began
         return row
+
+    def _evaluation_row(self, report: dict[str, Tensor], prefix: str) -> Row:
+        kind = self.roster.kind
+        if self.options.secure:
+            return secure_evaluation_row(kind, report, prefix, self.task.loss_unit)
+        return evaluation_row(kind, report, prefix)
 
     def ask_clients(
         self, function: str, ids: Tensor, shared: Any, per_client: Any, **static: Any

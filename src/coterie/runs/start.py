@@ -118,7 +118,13 @@ def create_engine(
     if options.replay is not None:
         return Replay(task, fed, ExchangeOutcomes(read_log(options.replay)))
     if options.engine == "wire":
-        return Wire(task, fed, Evaluation(method, options.choose_on), options.min_rows_to_report)
+        return Wire(
+            task,
+            fed,
+            Evaluation(method, options.choose_on),
+            options.min_rows_to_report,
+            secure_min=options.secure_min if options.secure else None,
+        )
     if options.engine == "loop":
         return Loop(task, fed)
     return Vectorised(task, fed, plan)

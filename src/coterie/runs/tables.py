@@ -27,7 +27,13 @@ Cells = Sequence[Any]  # of one line
 
 
 def write_tables(folder: Path, trained: TrainedRun) -> None:
-    """Write clients.csv and, if there are clusters, groups.csv."""
+    """Write clients.csv and, if there are clusters, groups.csv.
+
+    Under secure sums groups.csv has the sizes of the groups: only a client knows its own group.
+    """
+    sizes = trained.history[-1].get("sizes")
+    if trained.options.secure and sizes is not None:
+        write_text(folder / GROUPS, as_csv(("group", "clients"), enumerate(sizes)))
     if trained.hard_groups is not None:
         write_text(folder / GROUPS, as_csv(GROUP_COLUMNS, group_rows(trained)))
     write_text(folder / CLIENTS, as_csv(client_columns(trained), client_rows(trained)))

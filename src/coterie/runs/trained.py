@@ -73,8 +73,16 @@ class TrainedRun:
 
     @property
     def groups(self) -> Tensor | None:
-        """Cluster numbers int64 [N] or soft weights [N, K]; None without clusters."""
-        return self.method.groups(self.state)
+        """Cluster numbers int64 [N] or soft weights [N, K]; None without clusters.
+
+        None under secure sums, too, where only the clients know.
+        """
+        return None if self.options.secure else self.method.groups(self.state)
+
+    @property
+    def finds_groups(self) -> bool:
+        """Whether the method finds groups, even if only the clients know theirs."""
+        return self.method.groups(self.state) is not None
 
     @property
     def hard_groups(self) -> np.ndarray | None:

@@ -70,7 +70,7 @@ class Assignment(NamedTuple):
 # ------------------------------------------------------------------------------ groups
 def assign(trained: TrainedRun, x: Any, y: Any = None) -> Assignment:
     """Assign a new client to the cluster whose model has the least loss; see `Result.assign`."""
-    if trained.groups is None:
+    if not trained.finds_groups:
         raise CoterieError(
             f"{trained.method.name} has no groups: use a run of a method that finds groups, "
             "such as ifca."
@@ -155,7 +155,7 @@ def predict(
 
 def has_one_model(trained: TrainedRun) -> bool:
     """Return whether all clients use the same model."""
-    return trained.groups is None and trained.centres is not None
+    return not trained.finds_groups and trained.centres is not None
 
 
 def check_cluster(trained: TrainedRun, cluster: int) -> int:

@@ -1,0 +1,1 @@
+"""Protection of what leaves a client: sums of masked vectors."""
