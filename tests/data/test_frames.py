@@ -16,7 +16,7 @@ from sample_tables import ROWS, hospitals, joined, written
 
 import coterie as ct
 from coterie.core.errors import CoterieError, CoterieWarning
-from coterie.data import folder, from_frames, load, table
+from coterie.data import columns, folder, from_frames, load, table
 
 
 def test_folder_table_and_frames_are_the_same(tmp_path: Path) -> None:
@@ -168,11 +168,11 @@ def test_ids_beyond_the_digits_of_a_float_are_pointed_out(tmp_path: Path) -> Non
 def test_every_column_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
-    def counting(values, *args, real=pd.to_numeric, **options):
-        calls.append(len(values))
-        return real(values, *args, **options)
+    def counting(texts, real=columns.parse_numbers):
+        calls.append(len(texts))
+        return real(texts)
 
-    monkeypatch.setattr(pd, "to_numeric", counting)
+    monkeypatch.setattr(columns, "parse_numbers", counting)
     clients = {name: ROWS.assign(code=list("12121212")) for name in "abc"}
     fed = from_frames(clients, "y", unseen=1)
     assert fed.schema is not None and fed.schema.columns[-2:] == ("code", "v")
@@ -200,8 +200,8 @@ def test_sites_parsed_together_or_apart_are_the_same() -> None:
     """A site whose columns have other types is parsed alone."""
     frames, _ = hospitals()
     together = from_frames(frames, "outcome", fill="mean")
-    for columns in ({"sex": object}, {"age": object, "sex": "category"}):
-        frames["Brno"] = frames["Brno"].astype(columns)
+    for types in ({"sex": object}, {"age": object, "sex": "category"}):
+        frames["Brno"] = frames["Brno"].astype(types)
         apart = from_frames(frames, "outcome", fill="mean")
         assert together.fingerprint() == apart.fingerprint()
 

@@ -9,7 +9,8 @@ import pytest
 from coterie.core.errors import CoterieError
 from coterie.data import Federation, csv_files, folder, table
 from coterie.data import csv_files as csv_file
-from coterie.data.table_files import read_table, read_tables
+from coterie.data.table_files import open_table, read_table, read_tables
+from coterie.data.tables import ColumnsOnDisk
 
 HEAD = "age,sex,day,y\n"
 NORTH = HEAD + "41,f,2026-01-31,1\n52,m,2026-02-01,0\n63,f,2026-02-02,1\n"
@@ -47,7 +48,7 @@ CASES = {
     "blank line": ({"a": NORTH, "b": SOUTH.replace("\n61", "\n\n61")}, False),
     "line of spaces": ({"a": NORTH, "b": SOUTH.replace("\n61", "\n   \n61")}, False),
     "truth": ({"a": "t,y\nTrue,1\nFalse,0\n", "b": "t,y\nTrue,0\nFalse,1\n"}, True),
-    "truth with a gap": ({"a": "t,y\nTrue,1\nFalse,0\n,1\n", "b": "t,y\nTrue,0\nFalse,1\n"}, False),
+    "truth with a gap": ({"a": "t,y\nTrue,1\nFalse,0\n,1\n", "b": "t,y\nTrue,0\nFalse,1\n"}, True),
     "truth and numbers": ({"a": "t,y\nTrue,1\nFalse,0\n", "b": "t,y\n1,0\n0,1\n"}, False),
     "decimal commas": ({"a": "u;y\n1,5;1\n2,5;0\n", "b": "u;y\n3,5;0\n4,5;1\n"}, True),
     "decimal commas in one": ({"a": "u;y\n1,5;1\n2,5;0\n", "b": "u;y\n3.5;0\n4;1\n"}, False),
@@ -123,22 +124,25 @@ def test_groups_are_of_limited_size(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ["", "", "a", "b", "c", "d"],
         [1, 2, "x", 4, 5.50, "05"],
         ["True", "False", "True", "True", "False", "False"],
-        ["True", "False", "True", "", "False", "False"],
         ["True", "False", "", "", "False", "False"],
         ["True", "False", 1, 0, "x", 3],
         ["", "", "", "", "", ""],
+        [" 1", "2 ", " ", "4", " NA", "6"],
         [2**63 + 1, 5, 1, 2, 3, 4],
+        ['"a, b"', '"a\nb"', '""', '"say ""x"""', "c", "d"],
     ],
 )
-def test_pieces_read_as_the_whole(
+def test_a_staged_file_reads_as_one_in_memory(
     cells: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = "\n".join(f"{cell},{i}" for i, cell in enumerate(cells))
     file = write(tmp_path, a=f" u ,y\n{lines}\n")["a"]
     at_once = read_table(file)
-    monkeypatch.setattr(csv_file, "CHUNKED_ABOVE", 0)
-    monkeypatch.setattr(csv_file, "CHUNK_ROWS", 2)
-    pd.testing.assert_frame_equal(read_table(file), at_once)
+    monkeypatch.setattr(csv_file, "STAGED_ABOVE", 0)
+    monkeypatch.setattr(csv_file, "BLOCK_BYTES", 40)
+    assert isinstance(open_table(file), ColumnsOnDisk)
+    staged = read_table(file)
+    assert staged.schema == at_once.schema and staged.to_pydict() == at_once.to_pydict()
 
 
 def test_a_large_table_gives_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +165,7 @@ def test_a_large_table_gives_the_same_rows(tmp_path: Path, monkeypatch: pytest.M
 
     at_once = read("csv")
     assert same(read("parquet"), at_once)
-    monkeypatch.setattr(csv_file, "CHUNKED_ABOVE", 0)
-    monkeypatch.setattr(csv_file, "CHUNK_ROWS", 70)
+    monkeypatch.setattr(csv_file, "STAGED_ABOVE", 0)
+    monkeypatch.setattr(csv_file, "BLOCK_BYTES", 1000)
     monkeypatch.setattr("coterie.data.encoding.BLOCK_ROWS", 90)
     assert same(read("csv"), at_once)

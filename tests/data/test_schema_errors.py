@@ -29,8 +29,8 @@ from coterie.data import Schema, describe, merge
             lambda f: f.assign(age=pd.Timestamp("2026-01-31")),
             "age holds numbers for client 'été' and dates for client 'one'",
         ),
-        (lambda f: f.assign(age=pd.Timedelta("3D")), "age of the table holds timedelta64"),
-        (lambda f: f.assign(age=1j), "age of the table holds complex"),
+        (lambda f: f.assign(age=pd.Timedelta("3D")), "age of the table holds duration"),
+        (lambda f: f.assign(age=1j), "age of the table holds more than one value"),
         (lambda f: f.assign(outcome=None), "label column outcome .* 1 missing"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,8 @@ from coterie.cli import main
 from coterie.core.errors import CoterieError
 from coterie.data import folder, table
 
-needs_pyarrow = pytest.mark.skipif(
-    importlib.util.find_spec("pyarrow") is None,
-    reason="Parquet needs pyarrow: pip install 'coterie[data]'",
-)
-
 
 # ------------------------------------------------------------------------------ Parquet
-@needs_pyarrow
 def test_parquet(tmp_path: Path) -> None:
     frames, _ = hospitals()
     joined(frames).to_parquet(tmp_path / "all.parquet")
@@ -40,13 +33,6 @@ def test_parquet(tmp_path: Path) -> None:
     frames["Nîmes"][:0].to_parquet(tmp_path / "sites" / "Nîmes.parquet")
     with pytest.raises(CoterieError, match="Nîmes.parquet has no rows below its header"):
         folder(str(tmp_path / "sites"), "outcome")
-
-
-def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    (tmp_path / "all.parquet").write_bytes(b"PAR1")
-    with pytest.raises(CoterieError, match=r"needs pyarrow: pip install 'coterie\[data\]'"):
-        table(str(tmp_path / "all.parquet"), "y", "site")
 
 
 # ------------------------------------------------------------------------------ hospitals

@@ -18,10 +18,10 @@ from coterie.cli.progress import Watcher
 from coterie.cli.run_flags import UserCode
 from coterie.core.errors import CoterieError, Option, unknown_name
 from coterie.core.settings import setting
-from coterie.data.client_table import Table
 from coterie.data.roster import Roster
 from coterie.data.schema import Fill, Schema
 from coterie.data.table_files import read_npz, read_table
+from coterie.data.tables import Table
 from coterie.result import Result, load
 from coterie.runs.config import encode
 from coterie.runs.tables import write_csv
@@ -249,10 +249,10 @@ def need_schema(models: Models, file: Path) -> Schema:
 
 def read_new_table(schema: Schema, file: Path, watcher: Watcher) -> Table:
     """Read a table, and show how it differs from those of training."""
-    frame = read_table(file, schema.texts)
-    for remark in schema.remarks(frame, str(file)):
+    table = Table.of(read_table(file, schema.texts), str(file))
+    for remark in schema.remarks_on(table):
         watcher.warn(remark)
-    return Table.from_frame(frame, str(file))
+    return table
 
 
 def rows_with_label(table: Table, label: str, drop_incomplete: bool, watcher: Watcher) -> Table:
@@ -289,11 +289,12 @@ def read_columns(file: Path, names: Sequence[str]) -> dict[str, list[Any]]:
     """Read columns of a table without encoding them."""
     if not names:
         return {}
-    frame = read_table(file, names)
+    cells = read_table(file, names)
     for name in names:
-        if name not in frame:
-            raise unknown_name(f"column of {file}:", name, frame.columns)
-    return {name: frame[name].where(frame[name].notna(), "").tolist() for name in names}
+        if name not in cells.column_names:
+            raise unknown_name(f"column of {file}:", name, cells.column_names)
+    columns = {name: cells.column(name).to_pylist() for name in names}
+    return {name: ["" if cell is None else cell for cell in c] for name, c in columns.items()}
 
 
 # ------------------------------------------------------------------------------ writing predictions

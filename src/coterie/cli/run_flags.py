@@ -60,6 +60,11 @@ class DataFlags:
     fill: str | None = setting(
         None, "fill missing cells of tables; none: refuse them", choices=("mean", "median")
     )
+    columns: str | None = setting(
+        None,
+        "if the columns of tables differ: take the union, or the common ones; none: refuse them",
+        choices=("union", "common"),
+    )
     drop_incomplete: bool | None = setting(
         None, "drop rows of tables that have no label or no client", switch=True
     )

@@ -1,175 +1,125 @@
-"""CSV files: detect the style, parse large files in chunks and many small files together.
+"""CSV files: every cell is read as text by Arrow, and columns are cast afterwards.
 
-Every path gives the same cells as `pandas.read_csv` on the whole file. A large file is parsed in
-chunks, which go to a temporary file (`ChunkFile`). Small files with the same header are joined
-and parsed at once, if each of them would be parsed in the same way by itself.
+Arrow parses regular files. What it refuses (rows of different lengths) or would read differently
+from Python's `csv` (blanks before quotes) is parsed by `csv`, which defines what is right. A large
+file is parsed in blocks that go to a temporary Arrow file, from which columns are read one by one.
+Small files with the same header are joined and parsed at once, if each of them would have the same
+types by itself.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import itertools
-import warnings
+import re
+import tempfile
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
-from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.ipc
 
 from coterie.core.errors import CoterieError
-from coterie.data.cells import DECIMAL_COMMA, MAX_EXACT_INT, TableColumn, parse_numbers, to_nfc
-from coterie.data.client_table import ChunkFile, ColumnReader, LazyFrame
+from coterie.data.columns import (
+    DECIMAL_COMMA,
+    MAX_EXACT_INT,
+    MINUS_ONE,
+    NO_TEXT,
+    ArrowColumn,
+    numbers_to_arrow,
+    parse_numbers,
+    texts_to_arrow,
+    to_nfc,
+    to_numpy,
+)
+from coterie.data.tables import Cells, ColumnsOnDisk
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-CHUNKED_ABOVE = 200_000_000  # bytes; larger CSV files are parsed in chunks
-CHUNK_ROWS = 500_000
-
-
-def read_csv(file: Path, text: Collection[str] = ()) -> pd.DataFrame | LazyFrame:
-    """Read a CSV file that is separated by commas, semicolons or tabs.
-
-    Args:
-        file: The file, in UTF-8.
-        text: Columns whose cells are read as text.
-
-    Returns:
-        A DataFrame, or a `LazyFrame` for a large file.
-
-    Raises:
-        CoterieError: If the file cannot be parsed.
-    """
-    import pandas as pd
-
-    try:
-        return parse_csv(file, text)
-    except UnicodeDecodeError:
-        raise CoterieError(
-            f"the file {file} is not in UTF-8", "save it as UTF-8 (in Excel: CSV UTF-8)"
-        ) from None
-    except pd.errors.EmptyDataError:
-        raise CoterieError(
-            f"the file {file} is empty", "give it a header and rows, or remove it"
-        ) from None
-    except pd.errors.ParserWarning:
-        raise CoterieError(
-            f"the file {file} has rows with more values than its header has names", "fix the file"
-        ) from None
-    except (pd.errors.ParserError, csv.Error, OSError) as why:
-        raise CoterieError(
-            f"the file {file} cannot be read as CSV: {to_one_line(why)}", "fix the file"
-        ) from None
-
-
-def parse_csv(file: Path, text: Collection[str]) -> pd.DataFrame | LazyFrame:
-    with open(file, encoding="utf-8-sig", newline="") as lines:
-        separator, decimal = detect_style(list(itertools.islice(skip_blank_lines(lines), 100)))
-        lines.seek(0)
-        rows = csv.reader(skip_blank_lines(lines), skipinitialspace=True, delimiter=separator)
-        header = next(rows, [])
-        check_header([name.strip() for name in header], file)
-    style = CsvStyle(tuple(header), separator, decimal)
-    if file.stat().st_size > CHUNKED_ABOVE:
-        return parse_in_chunks(file, style, set(text))
-    return parse_at_once(file, style, text)
-
-
-def parse_at_once(source: Path | BytesIO, style: CsvStyle, text: Collection[str]) -> pd.DataFrame:
-    frame: pd.DataFrame = parse_cells(source, style, text)
-    frame.columns = frame.columns.str.strip()
-    return frame
+STAGED_ABOVE = 200_000_000  # bytes; the cells of larger CSV files go to a temporary file
+MAX_JOINED_BYTES = 20_000_000  # bytes of files that are parsed together
+BLOCK_BYTES = 2**22  # that Arrow parses at once
+BLANK_BEFORE_QUOTE = re.compile(rb'(?:^|[\r\n,;\t]) +"')
+# texts that are missing cells, as in pandas
+MISSING = (
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
+    "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
+)  # fmt: skip
+BOOLEANS = {
+    "True": True,
+    "TRUE": True,
+    "true": True,
+    "False": False,
+    "FALSE": False,
+    "false": False,
+}
 
 
 class CsvStyle(NamedTuple):
     """Header, separator and decimal sign of a CSV file."""
 
-    header: tuple[str, ...]  # names of the columns as written, with spaces
+    header: tuple[str, ...]  # names of the columns, without blanks around them
     separator: str
     decimal: str
 
 
-def parse_cells(
-    source: Path | BytesIO, style: CsvStyle, text: Collection[str], **options: Any
-) -> Any:
-    """Call `pandas.read_csv`; raise `ParserWarning` for rows with more values than the header."""
-    import pandas as pd
+# ------------------------------------------------------------------------------ one file
+def read_csv(file: Path, text: Collection[str] = ()) -> Cells:
+    """Read a CSV file that is separated by commas, semicolons or tabs.
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)
-        return pd.read_csv(
-            source,
-            index_col=False,
-            skipinitialspace=True,
-            low_memory=False,
-            sep=style.separator,
-            decimal=style.decimal,
-            dtype={name: str for name in style.header if to_nfc(name.strip()) in text},
-            **options,
-        )
+    Args:
+        file: The file, in UTF-8.
+        text: Columns whose cells stay text.
 
+    Returns:
+        Its columns; they stay on disk if the file is large.
 
-# ------------------------------------------------------------------------------ large files
-def parse_in_chunks(file: Path, style: CsvStyle, text: set[str]) -> pd.DataFrame | LazyFrame:
-    """Parse a large file chunk by chunk; the cells go to a temporary file.
-
-    Each chunk has its own dtypes. A column with numbers in one chunk and text in another is text,
-    as when the file is parsed at once: the file is then parsed again with this column as text. A
-    file with cells of other types, such as integers above 2^63, is parsed at once.
+    Raises:
+        CoterieError: If the file cannot be parsed.
     """
-    rows = 0
-    on_disk = ChunkFile()
-    columns: dict[str, list[ColumnReader]] = {}
-    kinds: dict[str, set[str]] = {}
-    with parse_cells(file, style, text, chunksize=CHUNK_ROWS) as chunks:
-        for chunk in chunks:
-            rows += len(chunk)
-            for name, cells in chunk.items():
-                columns.setdefault(name, []).append(on_disk.write(cells))
-                kinds.setdefault(name, set()).add(infer_chunk_kind(cells))
-    if any("other" in of_column for of_column in kinds.values()):
-        return parse_at_once(file, style, text)
-    mixed = {name for name, of_column in kinds.items() if len(of_column - {""}) > 1}
-    if mixed:
-        return parse_in_chunks(file, style, text | {to_nfc(name.strip()) for name in mixed})
-    readers = {name.strip(): partial(concat_chunks, parts) for name, parts in columns.items()}
-    return LazyFrame(readers, rows)
+    try:
+        style, start = find_style(file)
+        if file.stat().st_size > STAGED_ABOVE:
+            staged = stage_cells(file, style, start, text)
+            if staged is not None:
+                return staged
+        return cast_columns(read_cells(file.read_bytes()[start:], style), style, text)
+    except UnicodeDecodeError:
+        raise CoterieError(
+            f"the file {file} is not in UTF-8", "save it as UTF-8 (in Excel: CSV UTF-8)"
+        ) from None
+    except (csv.Error, OSError) as why:
+        raise CoterieError(
+            f"the file {file} cannot be read as CSV: {to_one_line(why)}", "fix the file"
+        ) from None
 
 
-def infer_chunk_kind(chunk: pd.Series) -> str:
-    """Return "number", "string", "boolean" or "other"; "" if all cells are missing."""
-    import pandas as pd
-
-    if chunk.isna().all():
-        return ""
-    kind = pd.api.types.infer_dtype(chunk, skipna=True)
-    if kind in ("integer", "floating") and chunk.dtype.kind in "if":
-        return "number"
-    return kind if kind in ("string", "boolean") else "other"
-
-
-def concat_chunks(parts: list[ColumnReader]) -> pd.Series:
-    """Concatenate the chunks of a column, which are of one kind."""
-    import pandas as pd
-
-    chunks = [read() for read in parts]
-    dtypes = [chunk.dtype for chunk in chunks if infer_chunk_kind(chunk)]
-    dtype = (dtypes or [chunks[0].dtype])[0]
-    has_missing_booleans = dtype.kind == "b" and any(chunk.isna().any() for chunk in chunks)
-    if has_missing_booleans or any(other != dtype and other.kind == "O" for other in dtypes):
-        dtype = np.dtype(object)
-    if dtype.kind not in "if":  # an empty chunk has an arbitrary dtype
-        chunks = [chunk.astype(dtype) for chunk in chunks]
-    return pd.concat(chunks, ignore_index=True)
+def find_style(file: Path) -> tuple[CsvStyle, int]:
+    """Return the style of a file, and where its rows begin, in bytes."""
+    with open(file, encoding="utf-8-sig", newline="") as lines:
+        blank = list(itertools.takewhile(lambda line: not line.strip("\r\n"), lines))
+        lines.seek(0)
+        some = list(itertools.islice(lines, len(blank), len(blank) + 100))
+    if not some:
+        raise CoterieError(f"the file {file} is empty", "give it a header and rows, or remove it")
+    separator, decimal = detect_style(some)
+    rows = csv.reader(some, skipinitialspace=True, delimiter=separator)
+    header = [name.strip() for name in next(rows)]
+    check_header(header, file)
+    head = "".join([*blank, *some[: rows.line_num]])
+    start = len(head.encode()) + 3 * has_byte_order_mark(file)
+    return CsvStyle(tuple(header), separator, decimal), start
 
 
-# ------------------------------------------------------------------------------ header and style
-def skip_blank_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Skip blank lines before the header, as pandas does."""
-    return itertools.dropwhile(lambda line: not line.strip("\r\n"), lines)
+def has_byte_order_mark(file: Path) -> bool:
+    """Whether a file begins with the mark of UTF-8."""
+    with open(file, "rb") as raw:
+        return raw.read(3) == b"\xef\xbb\xbf"
 
 
 def detect_style(lines: list[str]) -> tuple[str, str]:
@@ -192,7 +142,7 @@ def detect_style(lines: list[str]) -> tuple[str, str]:
 
 
 def check_header(header: list[str], file: Path) -> None:
-    """Raise for names that pandas would change: empty and repeated ones."""
+    """Raise for names that are empty or repeated."""
     for name, count in Counter(header).items():
         if not name:
             raise CoterieError(
@@ -213,8 +163,171 @@ def to_one_line(why: Exception) -> str:
     return f"{type(why).__name__} {text}".rstrip()
 
 
-MAX_JOINED_BYTES = 20_000_000  # bytes of joined files that are parsed at once
-BOOLEAN_TEXTS = {"true", "false"}  # pandas may read them as booleans
+# ------------------------------------------------------------------------------ cells as text
+def read_cells(body: bytes, style: CsvStyle) -> pa.Table:
+    """Read the rows of a file as text; missing cells are null."""
+    quotes = body.count(b'"')
+    if not body.strip():
+        return pa.table({name: texts_to_arrow([]) for name in style.header})
+    if quotes % 2 or (quotes and BLANK_BEFORE_QUOTE.search(body)):
+        return read_row_by_row(body, style)
+    try:
+        table = pa.csv.read_csv(pa.BufferReader(body), **arrow_options(style, quotes > 0))
+    except pa.ArrowInvalid:  # rows of different lengths, or not UTF-8
+        return read_row_by_row(body, style)
+    if quotes and not body.rstrip(b"\r\n").endswith(b'"'):
+        last = table.column(table.num_columns - 1)[-1].as_py() or ""
+        if "\n" in last:  # Arrow takes a quote that is never closed for a cell up to the end
+            return read_row_by_row(body, style)
+    return trim_cells(table)
+
+
+def arrow_options(style: CsvStyle, quoted: bool, use_threads: bool = True) -> dict[str, Any]:
+    """Return the options with which Arrow reads every cell as text."""
+    return {
+        "read_options": pa.csv.ReadOptions(
+            column_names=list(style.header), block_size=BLOCK_BYTES, use_threads=use_threads
+        ),
+        "parse_options": pa.csv.ParseOptions(delimiter=style.separator, newlines_in_values=quoted),
+        "convert_options": pa.csv.ConvertOptions(
+            column_types=dict.fromkeys(style.header, pa.string()),
+            null_values=MISSING,
+            strings_can_be_null=True,
+        ),
+    }
+
+
+def trim_cells(table: pa.Table) -> pa.Table:
+    """Remove blanks at the beginning of cells, as in "1, 2"."""
+    for place, name in enumerate(table.column_names):
+        cells = table.column(place)
+        if pc.any(pc.starts_with(cells, " ")).as_py():
+            trimmed = pc.utf8_ltrim(cells, " ")
+            table = table.set_column(place, name, clear_missing(trimmed))
+    return table
+
+
+def clear_missing(cells: ArrowColumn) -> ArrowColumn:
+    """Make cells null whose text stands for a missing value."""
+    return pc.if_else(pc.is_in(cells, texts_to_arrow(MISSING)), NO_TEXT, cells)
+
+
+def read_row_by_row(body: bytes, style: CsvStyle) -> pa.Table:
+    """Read rows as text with Python's `csv`; short rows end with missing cells."""
+    lines = io.StringIO(body.decode(), newline="")
+    rows = csv.reader(lines, delimiter=style.separator, skipinitialspace=True, strict=True)
+    width = len(style.header)
+    cells: list[list[str]] = []
+    for row in rows:
+        if not row or (len(row) == 1 and not row[0].strip()):
+            continue  # a blank line
+        if len(row) > width:
+            raise csv.Error(
+                f"data row {len(cells) + 1} has more values than the header has names, "
+                f"{len(row)} and {width}"
+            )
+        cells.append(row + [""] * (width - len(row)))
+    columns = zip(*cells) if cells else [()] * width
+    arrays = [clear_missing(texts_to_arrow(column)) for column in columns]
+    return pa.Table.from_arrays(arrays, names=list(style.header))
+
+
+# ------------------------------------------------------------------------------ casting
+def cast_columns(table: pa.Table, style: CsvStyle, text: Collection[str]) -> pa.Table:
+    """Cast the columns of text that hold numbers or booleans, except those named in `text`."""
+    arrays = []
+    for name, cells in zip(style.header, table.columns):
+        arrays.append(cells if to_nfc(name) in text else cast_cells(cells, style.decimal))
+    return pa.Table.from_arrays(arrays, names=list(style.header))
+
+
+def cast_cells(cells: ArrowColumn, decimal: str = ".") -> ArrowColumn:
+    """Cast cells of text to float64 or booleans if every cell is a number or a boolean.
+
+    Integers that a float64 cannot hold stay text, so that ids keep their digits.
+    """
+    for point in dict.fromkeys((".", decimal)):
+        numbers = cast_numbers(cells, point)
+        if numbers is not None:
+            return numbers
+    distinct = pc.drop_null(pc.unique(cells.slice(0, 1000)))
+    if len(distinct) <= len(BOOLEANS) and all(cell in BOOLEANS for cell in distinct.to_pylist()):
+        codes = pc.index_in(cells, texts_to_arrow(list(BOOLEANS)))
+        if codes.null_count == cells.null_count:
+            is_true = numbers_to_arrow(np.array([*BOOLEANS.values()], dtype=np.int8))
+            return pc.take(pc.cast(is_true, pa.bool_()), codes)
+    return cells
+
+
+def cast_numbers(cells: ArrowColumn, point: str) -> ArrowColumn | None:
+    """Cast text to float64; None if a cell is not a number with this decimal sign."""
+    if cells.null_count == len(cells):
+        return pa.nulls(len(cells), pa.float64())
+    if point != ".":
+        if pc.any(pc.match_substring(cells, ".")).as_py():
+            return None
+        cells = pc.replace_substring(cells, point, ".")
+    if pc.any(pc.ends_with(cells, " ")).as_py():
+        cells = pc.utf8_rtrim(cells, " ")
+    try:
+        # a cast of many cells that are not numbers is slow, so that a few are tried first
+        pc.cast(cells.slice(0, 1000), pa.float64())
+        numbers = pc.cast(cells, pa.float64())
+    except pa.ArrowInvalid:
+        return None
+    largest = pc.max(pc.abs(numbers)).as_py()
+    if pc.any(pc.is_nan(numbers)).as_py() or largest >= MAX_EXACT_INT:
+        return None
+    return numbers
+
+
+# ------------------------------------------------------------------------------ large files
+def stage_cells(
+    file: Path, style: CsvStyle, start: int, text: Collection[str]
+) -> ColumnsOnDisk | None:
+    """Parse a large file in blocks that go to a temporary file in the folder TMPDIR.
+
+    Returns:
+        The columns on disk; None if the file must be read at once, because it is irregular or the
+        disk is full.
+    """
+    quotes = 0
+    with open(file, "rb") as raw:
+        while block := raw.read(BLOCK_BYTES):
+            quotes += block.count(b'"')
+            if quotes and BLANK_BEFORE_QUOTE.search(block):
+                return None
+    if quotes % 2:
+        return None
+    staged = tempfile.NamedTemporaryFile(suffix=".arrow")  # noqa: SIM115  # readers keep it
+    rows = 0
+    try:
+        source = pa.OSFile(str(file))
+        source.seek(start)
+        blocks = pa.csv.open_csv(source, **arrow_options(style, quotes > 0, use_threads=False))
+        with pa.ipc.new_file(pa.PythonFile(staged, mode="w"), blocks.schema) as writer:
+            for block in blocks:
+                rows += block.num_rows
+                writer.write_table(trim_cells(pa.Table.from_batches([block])))
+        staged.flush()
+    except (pa.ArrowInvalid, OSError):
+        return None
+    readers = {}
+    for place, name in enumerate(style.header):
+        decimal = None if to_nfc(name) in text else style.decimal
+        readers[name] = partial(read_staged, staged, place, decimal)
+    return ColumnsOnDisk(readers, rows)
+
+
+def read_staged(staged: Any, place: int, decimal: str | None) -> ArrowColumn:
+    """Read one column of a temporary file, and cast it unless there is no decimal sign.
+
+    The file is mapped into memory, so that only the pages of this column are read.
+    """
+    cells = pa.ipc.open_file(pa.memory_map(staged.name)).read_all().column(place)
+    if decimal is None:
+        return cells
+    return cast_cells(cells, decimal)
 
 
 # ------------------------------------------------------------------------------ many files
@@ -234,7 +347,6 @@ class CsvGroup(NamedTuple):
     """Files with the same header and style, to be parsed together."""
 
     style: CsvStyle
-    header: bytes
     bodies: list[bytes]
     counts: dict[str, int]  # rows by client
 
@@ -244,16 +356,21 @@ def group_files(files: Mapping[str, Path]) -> Iterator[CsvGroup]:
     unfinished: dict[tuple[bytes, CsvStyle], CsvGroup] = {}
     styles: dict[bytes, CsvStyle] = {}
     for name, file in files.items():
-        text = read_plain_csv(file)
-        if text is None:
+        plain = read_plain_csv(file)
+        if plain is None:
             continue
-        style = find_style(text, file, styles)
+        style = styles.get(plain.header)
         if style is None:
-            continue
-        key = (text.header, style)
-        group = unfinished.setdefault(key, CsvGroup(style, text.header, [], {}))
-        group.bodies.append(text.body)
-        group.counts[name] = text.rows
+            try:
+                style, _ = find_style(file)
+            except (UnicodeDecodeError, csv.Error, CoterieError):
+                continue
+            if style.separator == ",":  # otherwise the decimal sign may differ between files
+                styles[plain.header] = style
+        key = (plain.header, style)
+        group = unfinished.setdefault(key, CsvGroup(style, [], {}))
+        group.bodies.append(plain.body)
+        group.counts[name] = plain.rows
         if sum(map(len, group.bodies)) > MAX_JOINED_BYTES:
             yield unfinished.pop(key)
     yield from (group for group in unfinished.values() if len(group.bodies) > 1)
@@ -277,68 +394,39 @@ def read_plain_csv(file: Path) -> PlainCsv | None:
     return PlainCsv(header, body)
 
 
-def find_style(text: PlainCsv, file: Path, known: dict[bytes, CsvStyle]) -> CsvStyle | None:
-    """Find the style of a file; None if it is not UTF-8 or its header is invalid."""
-    if text.header in known:
-        return known[text.header]
-    try:
-        lines = (text.header + b"\n" + text.body).decode().split("\n", 101)[:100]
-        separator, decimal = detect_style(lines)
-        header = next(csv.reader(lines, skipinitialspace=True, delimiter=separator))
-        check_header([name.strip() for name in header], file)
-    except (UnicodeDecodeError, csv.Error, CoterieError):
-        return None
-    style = CsvStyle(tuple(header), separator, decimal)
-    if separator == ",":  # otherwise the decimal sign may differ between files
-        known[text.header] = style
-    return style
-
-
-# ------------------------------------------------------------------------------ parsing
-def parse_group(group: CsvGroup, text: Collection[str]) -> pd.DataFrame | None:
-    """Parse the files of a group; None if one of them may be parsed differently by itself."""
-    import pandas as pd
-
-    source = BytesIO(b"".join([group.header, b"\n", *group.bodies]))
+def parse_group(group: CsvGroup, text: Collection[str]) -> pa.Table | None:
+    """Parse the files of a group; None if one of them may have other types by itself."""
+    body = b"".join(group.bodies)
     group.bodies.clear()
     try:
-        frame = parse_at_once(source, group.style, text)
-    except (ValueError, pd.errors.ParserWarning, OSError):  # pandas' errors are ValueErrors
+        table = pa.csv.read_csv(pa.BufferReader(body), **arrow_options(group.style, quoted=False))
+    except pa.ArrowInvalid:
         return None
-    if len(frame) != sum(group.counts.values()):
+    if table.num_rows != sum(group.counts.values()):
         return None
+    table = cast_columns(trim_cells(table), group.style, text)
     starts = np.cumsum([0, *group.counts.values()])[:-1]
-    for name, column in frame.items():
-        if name not in text and not parses_the_same(TableColumn(column, str(name), ""), starts):
+    for name, cells in zip(group.style.header, table.columns):
+        is_text = pa.types.is_string(cells.type)
+        if is_text and to_nfc(name) not in text and not is_text_in_every_file(cells, starts):
             return None
-    return frame
+    return table
 
 
-def parses_the_same(cells: TableColumn, starts: np.ndarray) -> bool:
-    """Whether a column of joined files has the same cells as in the separate files.
-
-    Integers that became floats must be exact. A column of text must have text in every file that
-    has values, because a file with only numbers or booleans would be parsed as such.
+def is_text_in_every_file(cells: ArrowColumn, starts: np.ndarray) -> bool:
+    """Whether each of several files, by itself, would have text in this column, or no values.
 
     Args:
         cells: The column of the joined files.
         starts: The first row of each file, int [files].
     """
-    if cells.numpy_values is not None:
-        return (
-            cells.numpy_values.dtype.kind != "f"
-            or not (np.abs(cells.numpy_values) >= MAX_EXACT_INT).any()
-        )
-    codes, uniques = cells.factorized
-    if not all(isinstance(cell, str) for cell in uniques):
-        return False
-    is_text = [*map(is_only_text, uniques, parse_numbers(uniques)), False]
-    has_text = np.logical_or.reduceat(np.array(is_text)[codes], starts)
+    encoded = cells.combine_chunks().dictionary_encode()
+    distinct = encoded.dictionary
+    is_text = [
+        np.isnan(number) and cell not in BOOLEANS and not DECIMAL_COMMA.fullmatch(cell)
+        for cell, number in zip(distinct.to_pylist(), parse_numbers(distinct))
+    ]
+    codes = to_numpy(pc.fill_null(encoded.indices, MINUS_ONE))
+    has_text = np.logical_or.reduceat(np.array([*is_text, False])[codes], starts)
     is_empty = np.logical_and.reduceat(codes < 0, starts)
     return bool((has_text | is_empty).all())
-
-
-def is_only_text(cell: str, number: float) -> bool:
-    """Whether a cell can only be text; `number` is its parsed value, NaN if it is not a number."""
-    is_number = not np.isnan(number) or DECIMAL_COMMA.fullmatch(cell) is not None
-    return not is_number and cell.strip().lower() not in BOOLEAN_TEXTS

@@ -7,18 +7,17 @@ common order.
 
 from __future__ import annotations
 
-import datetime
+import math
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?")
+ISO_MONTH = re.compile(r"\d{4}-\d{2}")
 GERMAN_DATE = re.compile(r"\d{1,2}\.\d{1,2}\.\d{4}")
-DAY = np.timedelta64(1, "D")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 YEAR = 365.2425  # days
 MONDAY = 3  # 1970-01-01, day 0, was a Thursday, three days after a Monday
 # the cosine and sine of the time of the year, named by the months where they are 1 and −1
@@ -26,39 +25,31 @@ SEASONS = ("January − July", "April − October")
 PARTS = ("year", *SEASONS, "weekend")
 
 
-def parse_days(cells: np.ndarray) -> np.ndarray:
-    """Parse cells as days since 1970-01-01: object [n] to float64 [n], NaN if it is not a date."""
-    import pandas as pd
-
-    days = np.full(len(cells), np.nan)
-    iso = np.array([is_iso(cell) for cell in cells], dtype=bool)
-    german = np.array([is_german(cell) for cell in cells], dtype=bool)
-    for dates, form in ((iso, "ISO8601"), (german, "%d.%m.%Y")):
-        times = pd.to_datetime(
-            pd.Series(cells[dates], dtype=object), format=form, utc=True, errors="coerce"
-        )
-        days[dates] = datetimes_to_days(times)
-    return days
+def parse_days(cells: Iterable[str]) -> np.ndarray:
+    """Parse texts as days since 1970-01-01, float64; NaN if a text is not a date."""
+    return np.array([parse_day(cell) for cell in cells], dtype=np.float64)
 
 
-def is_german(cell: Any) -> bool:
-    """Whether a cell has the format day.month.year."""
-    return isinstance(cell, str) and GERMAN_DATE.fullmatch(cell) is not None
+def parse_day(cell: str) -> float:
+    """Parse one date; with a time zone it is converted to UTC."""
+    try:
+        if ISO_DATE.fullmatch(cell):
+            time = datetime.fromisoformat(cell.rstrip())
+        elif GERMAN_DATE.fullmatch(cell):
+            day, month, year = map(int, cell.split("."))
+            time = datetime(year, month, day)
+        else:
+            return math.nan
+    except ValueError:
+        return math.nan
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return (time - EPOCH) / timedelta(days=1)
 
 
-def is_iso(cell: Any) -> bool:
-    """Whether a cell is a `datetime.date` or has the format of ISO 8601."""
-    if isinstance(cell, str):
-        return ISO_DATE.fullmatch(cell) is not None
-    return isinstance(cell, datetime.date)
-
-
-def datetimes_to_days(times: pd.Series) -> np.ndarray:
-    """Convert datetimes to fractional days since 1970-01-01 UTC: float64 [rows], NaN if missing."""
-    import pandas as pd
-
-    plain = pd.to_datetime(times, utc=True).dt.tz_localize(None).to_numpy()
-    return (plain - np.datetime64("1970-01-01")) / DAY
+def parse_months(cells: Iterable[str]) -> np.ndarray:
+    """Parse texts as `parse_days` does; here 2010-11 is the first day of a month."""
+    return parse_days(f"{cell}-01" if ISO_MONTH.fullmatch(cell) else cell for cell in cells)
 
 
 def to_years(days: np.ndarray) -> np.ndarray:

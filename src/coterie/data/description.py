@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from coterie.core.errors import CoterieError, Option, run_column_jobs, unknown_name
-from coterie.data.cells import MAX_CATEGORIES, MAX_EXACT_INT, CellKind, TableColumn
-from coterie.data.client_table import Table
+from coterie.data.columns import MAX_CATEGORIES, MAX_EXACT_INT, CellKind, TableColumn
 from coterie.data.dates import to_years
 from coterie.data.federation import Kind
+from coterie.data.tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +56,7 @@ def describe(
         30.0
     """
     return describe_table(
-        Table.from_frame(frame, where), label, kind, categories, train, min_rows_to_report
+        Table.of(frame, where), label, kind, categories, train, min_rows_to_report
     )
 
 

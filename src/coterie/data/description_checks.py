@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from coterie.data.cells import MAX_CATEGORIES
+from coterie.data.columns import MAX_CATEGORIES
 from coterie.data.description import MAX_QUANTILES, Description
 
 MAX_SITE_ROWS = 100_000_000

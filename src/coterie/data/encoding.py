@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from coterie.data.cells import ColumnView, TableColumn
-from coterie.data.client_table import Table, release_columns
+from coterie.data.columns import ColumnView, TableColumn
 from coterie.data.federation import Federation, Ragged
 from coterie.data.memory import check_values, count_classes, warn_of_thin_clients
 from coterie.data.schema import Schema
+from coterie.data.tables import Table, release_columns
 
 BLOCK_ROWS = 200_000  # rows encoded at once
 
@@ -60,7 +60,7 @@ class RowBlock(NamedTuple):
 
     def cells(self, column: str) -> TableColumn:
         """Return the rows of a column."""
-        return ColumnView(self.table.columns[column], self.rows, self.where, renumber=False)
+        return ColumnView(self.table.column(column), self.rows, self.where, renumber=False)
 
 
 def encode_splits(

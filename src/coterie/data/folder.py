@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Unpack
 
 from coterie.core.errors import CoterieError, Option
-from coterie.data.cells import to_nfc
+from coterie.data.columns import to_nfc
 from coterie.data.federation import Federation
 from coterie.data.frames import encode_one_table, encode_tables
 from coterie.data.memory import from_memory
@@ -17,6 +17,7 @@ from coterie.data.table_options import TableKeywords, TableOptions, as_names, sh
 # options that apply only to tables
 TABLE_ONLY = (
     "fill", "drop", "categories", "split_column", "time_column", "min_rows", "drop_incomplete",
+    "columns",
 )  # fmt: skip
 HIDDEN = (".", "~$")  # Excel keeps ~$sites.xlsx beside sites.xlsx while it is open
 
@@ -145,7 +146,7 @@ def table(
         missing, use = "client_column", "that names the client"
         if label is None:
             missing, use = "label", "to predict"
-        columns = ", ".join(map(str, source.columns))
+        columns = ", ".join(source.column_names)
         raise CoterieError(
             f"the data set table needs the column {use}, and {path} has {columns}",
             "give {}",

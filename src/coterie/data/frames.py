@@ -27,19 +27,11 @@ from coterie.core.errors import (
     run_column_jobs,
     unknown_name,
 )
-from coterie.data.cells import TableColumn
-from coterie.data.client_table import (
-    LazyFrame,
-    Table,
-    check_frames,
-    make_tables,
-    release_columns,
-    split_by_client,
-)
+from coterie.data.columns import TableColumn
 from coterie.data.description import Description, describe_table, join_columns, prepare_descriptions
 from coterie.data.encoding import encode_federation, split_row_numbers
 from coterie.data.federation import Federation
-from coterie.data.merging import merge
+from coterie.data.merging import find_lacking, merge
 from coterie.data.row_split import (
     drop_rows_without_client,
     drop_rows_without_label,
@@ -49,11 +41,21 @@ from coterie.data.row_split import (
 from coterie.data.schema import Schema, log_schema
 from coterie.data.site_columns import (
     describe_nearly_empty,
+    log_lacking,
     summarise_site_columns,
     warn_about_constants,
 )
 from coterie.data.table_files import read_table
 from coterie.data.table_options import TableKeywords, TableOptions, show_table_options
+from coterie.data.tables import (
+    Cells,
+    Table,
+    check_frames,
+    frames_to_tables,
+    join_tables,
+    release_columns,
+    split_by_client,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,12 +99,12 @@ def from_frames(
         raise CoterieError(
             f"client_column={client_column!r} is for one table of all clients", "omit it"
         )
-    return encode_tables(make_tables(check_frames(frames)), table_options)
+    return encode_tables(frames_to_tables(check_frames(frames)), table_options)
 
 
-def encode_one_table(source: pd.DataFrame | LazyFrame, options: TableOptions) -> Federation:
+def encode_one_table(source: Cells | pd.DataFrame, options: TableOptions) -> Federation:
     """Make a federation of one table of all clients."""
-    table = Table.from_frame(source, "the table")
+    table = Table.of(source, "the table")
     if options.drop_incomplete:
         table = drop_rows_without_client(table, options.client_column)
     return encode_tables(split_by_client(table, options.client_column), options)
@@ -121,6 +123,7 @@ def encode_tables(tables: dict[str, Table], options: TableOptions) -> Federation
     schema, descriptions = fit_schema(tables, index, options)
     of_sites = summarise_site_columns(descriptions)
     log_schema(schema, describe_nearly_empty(of_sites))
+    log_lacking(of_sites, options.columns)
     warn_about_constants(of_sites.constants)
     return replace(encode_federation(tables, index, schema), site_columns=of_sites)
 
@@ -173,9 +176,11 @@ def fit_schema(
     if not problems:
         check_reporting_clients(descriptions, options.min_rows_to_report)
         with collect_errors(problems):
-            schema = merge(descriptions, options.min_category_count)
+            schema = merge(descriptions, options.min_category_count, columns=options.columns)
     if options.fill is None:
         checked = {options.label, *problems}
+        if options.columns == "common":
+            checked |= find_lacking(descriptions).keys()
         for name in tables:
             with collect_errors(problems):
                 scans[name].refuse_gaps(checked)
@@ -189,6 +194,7 @@ def scan_columns(
 ) -> dict[str, ColumnScan]:
     """Describe the training rows of all clients, one column after another."""
     train_rows = dict(zip(index.names[: len(index)], split_row_numbers(index.train)))
+    known = {name for table in tables.values() for name in table.columns}
     jobs = {}
     scans = {}
     for client in index.names:
@@ -196,7 +202,7 @@ def scan_columns(
             tables[client],
             options.label,
             options.kind,
-            options.categories,
+            select_categories(options, tables[client], known),
             train=train_rows.get(client, ()),
             min_rows_to_report=options.min_rows_to_report,
         )
@@ -217,6 +223,13 @@ def scan_columns(
         gaps = {name: scan.gaps[name] for name in jobs[client] if name in scan.gaps}
         scans[client] = scan._replace(columns=ordered, gaps=gaps)
     return scans
+
+
+def select_categories(options: TableOptions, table: Table, known: Collection[str]) -> list[str]:
+    """Return the categories of the options, without those that only this table lacks."""
+    if options.columns is None:
+        return list(options.categories)
+    return [name for name in options.categories if name in table.columns or name not in known]
 
 
 def check_no_missing(cells: TableColumn) -> None:
@@ -253,8 +266,8 @@ class SiteTable:
     def __init__(self, client: str, file: Path, options: TableOptions) -> None:
         self.client = client
         self.options = options
-        frame = read_table(file, options.categories)
-        tables, self.index = split_tables(make_tables({client: frame}), options)
+        cells = read_table(file, options.categories)
+        tables, self.index = split_tables(join_tables({client: cells}), options)
         self.table = tables[client].drop(options.ignored_columns)
 
     def describe(self) -> Description:

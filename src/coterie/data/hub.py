@@ -13,7 +13,6 @@ from typing import Any, Literal, Unpack
 import numpy as np
 
 from coterie.core.errors import CoterieError, Option, unknown_name
-from coterie.data.cells import TableColumn
 from coterie.data.csv_files import to_one_line
 from coterie.data.federation import Federation
 from coterie.data.hub_rows import (
@@ -29,6 +28,7 @@ from coterie.data.memory import default_names
 from coterie.data.natural import draw_clients
 from coterie.data.spec import maker
 from coterie.data.table_options import HubKeywords, TableOptions, as_names, show_table_options
+from coterie.data.tables import Table
 
 ARGUMENTS = {  # our options, and the names of the partitioners' arguments
     "clients": "num_partitions",
@@ -267,12 +267,13 @@ def refuse_partitioner_options(**options: Any) -> None:
 
 def read_clients(rows: Rows, column: str) -> np.ndarray:
     """Return the client of each row: integers or strings."""
-    cells = TableColumn(to_frame(rows.select_columns(column))[column], column, where="")
+    cells = Table.of(to_frame(rows.select_columns(column)), "").columns[column]
     cells.require_complete("name the client in every row", role="client column")
     cells.require_exact()
-    if cells.column.dtype.kind in "iu":
-        return cells.column.to_numpy()
-    return np.array(cells.texts)
+    if cells.values is not None and not (cells.parsed % 1).any():
+        return cells.values.astype(np.int64)
+    codes, texts = cells.text_codes
+    return np.array(texts)[codes]
 
 
 def read_test_rows(test: Rows, key: np.ndarray, column: str, path: str) -> KeyedRows:

@@ -14,14 +14,13 @@ import numpy as np
 
 from coterie.core.errors import CoterieError, Option, unknown_name
 from coterie.data.base_files import pixels
-from coterie.data.cells import TableColumn
-from coterie.data.client_table import check_frames, make_tables
 from coterie.data.csv_files import to_one_line
 from coterie.data.federation import Federation
 from coterie.data.frames import encode_tables
 from coterie.data.natural import from_keys, rows_by_key
 from coterie.data.table_files import READERS, read_table
 from coterie.data.table_options import TableOptions
+from coterie.data.tables import Table, check_frames, frames_to_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,7 +77,7 @@ def encode_rows(train: KeyedRows, test: KeyedRows | None, options: TableOptions)
         frame[PART] = np.where(np.arange(len(rows)) < train_size, "train", "test")
         options = replace(options, split_column=PART)
     frames = {name: frame.iloc[numbers] for name, numbers in rows_by_key(key).items()}
-    return encode_tables(make_tables(check_frames(frames)), options)
+    return encode_tables(frames_to_tables(check_frames(frames)), options)
 
 
 def check_one_array(column: str, features: list[str], options: TableOptions) -> None:
@@ -132,12 +131,14 @@ def to_frame(rows: Rows) -> pd.DataFrame:
 
 def read_labels(rows: Rows, label: str) -> tuple[np.ndarray, list[str] | None]:
     """y, and the names of its classes: of a ClassLabel, or the texts; None where y are numbers."""
-    cells = TableColumn(rows.select_columns(label).to_pandas()[label], label, where="")
+    frame = rows.select_columns(label).to_pandas()
+    cells = Table.of(frame, "").columns[label]
     cells.require_complete("give the rows a label, or remove them", role="label column")
-    if cells.column.dtype.kind in "iuf":
-        return cells.column.to_numpy(), getattr(rows.features[label], "names", None)
-    names, y = np.unique(cells.texts, return_inverse=True)
-    return y, names.tolist()
+    if cells.values is not None and cells.values.dtype.kind in "iuf":
+        return cells.values, getattr(rows.features[label], "names", None)
+    codes, texts = cells.text_codes
+    names = sorted(texts)
+    return np.array([names.index(text) for text in texts])[codes], names
 
 
 def read_arrays(rows: Rows, column: str) -> Any:
@@ -249,7 +250,7 @@ def read_file(file: Path) -> Rows:
     datasets = import_optional("datasets")
     if file.suffix == ".parquet":  # it says what columns mean, which pandas would lose
         return datasets.Dataset(import_optional("pyarrow.parquet").read_table(file))
-    return datasets.Dataset.from_pandas(read_table(file), preserve_index=False)
+    return datasets.Dataset(read_table(file))
 
 
 @contextmanager

@@ -10,12 +10,14 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
 from coterie.core.errors import CoterieError, CoterieWarning, Option, run_column_jobs
-from coterie.data.cells import CellKind
+from coterie.data.columns import CellKind
 from coterie.data.description import (
     MAX_CLASSES,
     MAX_QUANTILES,
@@ -26,8 +28,40 @@ from coterie.data.description import (
 from coterie.data.federation import Kind
 from coterie.data.schema import MIN_CATEGORY_COUNT, Column, Schema, sort_names
 
+Descriptions = Mapping[str, Description]  # by client
+ColumnChoice = Literal["union", "common"]
+CHOICES = (Option("columns", "union"), Option("columns", "common"))
 Columns = frozenset[str]
 MAX_LISTED_CLIENTS = 5  # clients that an error message describes; it counts the others
+
+
+def find_lacking(clients: Descriptions) -> dict[str, tuple[str, ...]]:
+    """Return the columns that some clients lack, sorted, with the names of these clients."""
+    names = sorted({name for d in clients.values() for name in d["columns"]})
+    lacking = {
+        name: tuple(client for client, d in clients.items() if name not in d["columns"])
+        for name in names
+    }
+    return {name: without for name, without in lacking.items() if without}
+
+
+def align_columns(clients: Descriptions, choice: ColumnChoice) -> dict[str, Description]:
+    """Give all descriptions the union of the columns, or only the common ones."""
+    lacking = find_lacking(clients)
+    aligned = {}
+    for client, d in clients.items():
+        columns = {name: c for name, c in d["columns"].items() if name not in lacking}
+        if choice == "union":
+            absent = {"kind": "empty", "missing": d["rows"]}
+            columns |= {name: d["columns"].get(name, absent) for name in lacking}
+        aligned[client] = {**d, "columns": columns}
+    if not any(d["columns"] for d in aligned.values()) and lacking:
+        raise CoterieError(
+            "the clients have no column in common but the label",
+            "rename the columns that mean the same, or use {}",
+            options=[Option("columns", "union")],
+        )
+    return aligned
 
 
 def check_columns(clients: Mapping[str, Description]) -> None:
@@ -66,17 +100,22 @@ def column_mismatch(columns: Mapping[str, Columns], common: Columns) -> CoterieE
     what = "; ".join(parts)
     if len(differing) == 1 and lacks != "nothing" and adds != "nothing":
         rename = f"perhaps by renaming {adds} in {client!r} to {lacks}"
-        return CoterieError(what, f"give all clients the same columns, {rename}")
+        return CoterieError(
+            what,
+            f"give all clients the same columns, {rename}, or take all columns with {{}} or the "
+            "common ones with {}",
+            options=CHOICES,
+        )
     not_shared = Columns().union(*(own ^ common for own in differing.values()))
     return CoterieError(
         what,
-        "give all clients the same columns, or drop the columns that some clients lack with {}",
-        options=[Option("drop", ",".join(sorted(not_shared)), of_data=True)],
+        "give all clients the same columns, drop those that some clients lack with {}, or take all "
+        "columns with {} or the common ones with {}",
+        options=[Option("drop", ",".join(sorted(not_shared)), of_data=True), *CHOICES],
     )
 
 
 log = logging.getLogger("coterie")
-Descriptions = Mapping[str, Description]  # by client
 KIND_NAMES: dict[CellKind, str] = {
     "number": "numbers",
     "date": "dates",
@@ -90,6 +129,7 @@ def merge(
     descriptions: Descriptions,
     min_category_count: int = MIN_CATEGORY_COUNT,
     robust: bool = False,
+    columns: ColumnChoice | None = None,
 ) -> Schema:
     """Merge the descriptions of all clients into one schema.
 
@@ -100,6 +140,7 @@ def merge(
         min_category_count: Categories with fewer rows, over all clients, are encoded as "other".
         robust: Limit the influence of clients whose moments are far from those of the others,
             because clients may lie.
+        columns: If the clients' columns differ, take their "union" or the "common" ones.
 
     Raises:
         CoterieError: If the clients' columns differ.
@@ -119,8 +160,14 @@ def merge(
             "a schema needs the description of at least one client, and none was given."
         )
     try:
+        lacking = find_lacking(clients)
+        if columns is not None:
+            clients = align_columns(clients, columns)
         check_columns(clients)
-        return merge_checked(clients, min_category_count, robust)
+        schema = merge_checked(clients, min_category_count, robust)
+        return replace(
+            schema, features=tuple(replace(c, indicator=c.name in lacking) for c in schema.features)
+        )
     except CoterieError:
         raise
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as why:

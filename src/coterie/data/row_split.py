@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 from coterie.core.errors import CoterieError, Option, unknown_name
-from coterie.data.cells import TableColumn
-from coterie.data.client_table import Table, find_client_column
-from coterie.data.dates import datetimes_to_days
+from coterie.data.columns import TableColumn
+from coterie.data.dates import parse_months
 from coterie.data.federation import Federation, Ragged, split
 from coterie.data.schema import join_first
 from coterie.data.table_options import TableOptions
+from coterie.data.tables import Table, find_client_column
 
 log = logging.getLogger("coterie")
 # texts of a split column, and the splits that they select
@@ -132,13 +132,14 @@ def split_by_column(tables: Mapping[str, Table], column: str) -> Federation:
     """Split rows by the text of a column: train, test or validation."""
     rows: dict[str, list[np.ndarray]] = {"train": [], "test": [], "validation": []}
     for table in tables.values():
-        words = complete_column(table, column).column.astype(str).to_numpy()
-        unknown = sorted(set(words.tolist()) - set(SPLITS))
+        cells = complete_column(table, column)
+        unknown = sorted(set(cells.count_texts()) - set(SPLITS))
         if unknown:
             raise unknown_name(f"split in the column {column} of {table.where}:", unknown[0], rows)
+        codes, words = cells.text_codes
         for name, of_clients in rows.items():
-            chosen = [word for word, split_name in SPLITS.items() if split_name == name]
-            of_clients.append(np.flatnonzero(np.isin(words, chosen)))
+            chosen = [code for code, word in enumerate(words) if SPLITS.get(word) == name]
+            of_clients.append(np.flatnonzero(np.isin(codes, chosen)))
     train, test, validation = (stack(of_clients) for of_clients in rows.values())
     return Federation(
         tuple(tables),
@@ -179,16 +180,14 @@ def complete_column(table: Table, column: str) -> TableColumn:
 
 def read_times(cells: TableColumn) -> np.ndarray:
     """Read a column of numbers or dates as numbers that can be sorted, float64 [rows]."""
-    import pandas as pd
-
     if not cells.is_datetime and not np.isnan(cells.parsed).any():
         return cells.require_numbers()
-    if not np.isnan(cells.days).any():
-        return cells.days
-    try:  # here 2010-11 can only be a month; as a feature it may also be a school year
-        return datetimes_to_days(pd.to_datetime(cells.column, format="ISO8601", utc=True))
-    except (ValueError, TypeError):
+    days = cells.days
+    if cells.is_text:  # here 2010-11 can only be a month; as a feature it may be a school year
+        days = cells.map_uniques(parse_months(cells.uniques.to_pylist()))
+    if np.isnan(days).any():
         raise CoterieError(
             f"the column {cells.name} of {cells.where} contains no times",
             "write numbers, or dates such as 2026-01-31 or 31.1.2026",
-        ) from None
+        )
+    return days

@@ -23,18 +23,17 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from coterie.core.errors import CoterieError, Option, unknown_name
 from coterie.data import dates
-from coterie.data.cells import TableColumn
-from coterie.data.client_table import Table
+from coterie.data.columns import TableColumn
 from coterie.data.federation import Kind
+from coterie.data.tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,18 +66,32 @@ class Column:
     deviation: float = 0.0
     median: float = 0.0
     categories: tuple[str, ...] = ()
+    indicator: bool = (
+        False  # some clients lack the column: a last one tells where cells are missing
+    )
 
     @property
     def encoded(self) -> list[str]:
         """Names of the encoded columns."""
         if self.kind == "number":
-            return [self.name]
-        if self.kind == "date":
-            return [f"{self.name} ({part})" for part in dates.PARTS]
-        return [f"{self.name} = {text}" for text in (*self.categories, "(other)")]
+            names = [self.name]
+        elif self.kind == "date":
+            names = [f"{self.name} ({part})" for part in dates.PARTS]
+        else:
+            names = [f"{self.name} = {text}" for text in (*self.categories, "(other)")]
+        if self.indicator:
+            names.append(f"{self.name} (missing)")
+        return names
 
     def encode(self, cells: TableColumn, fill: Fill | None) -> np.ndarray:
-        """Encode cells as float64 [rows, len(encoded)]; without `fill`, missing cells raise."""
+        """Encode cells as float64 [rows, len(encoded)].
+
+        Without `fill`, missing cells raise, except in a column with an indicator: there they become
+        the mean.
+        """
+        if self.indicator:
+            plain = replace(self, indicator=False).encode(cells, fill or "mean")
+            return np.column_stack([plain, cells.missing])
         if fill is None:
             cells.require_complete("fill them with {}", [Option("fill", "median")])
         if self.kind == "category":
@@ -117,8 +130,7 @@ class Column:
             return self._remark_on_mean(cells.parsed, cells)
         if self.kind == "date":
             return self._remark_on_mean(dates.to_years(cells.days), cells)
-        present = [text for text, gone in zip(cells.texts, cells.missing) if not gone]
-        counts = Counter(present)
+        counts = cells.count_texts()
         new = sorted(set(counts) - set(self.categories))
         if not new:
             return ""
@@ -216,7 +228,7 @@ class Schema:
         Raises:
             CoterieError: If a column is missing or a cell cannot be encoded.
         """
-        return self.encode_table(Table.from_frame(frame, where), fill)
+        return self.encode_table(Table.of(frame, where), fill)
 
     def encode_table(
         self, table: Table, fill: Fill | None = None
@@ -226,7 +238,7 @@ class Schema:
         if fill not in (None, *get_args(Fill)):
             raise unknown_name("fill", str(fill), get_args(Fill))
         self.check_columns_present(table, fill)
-        parts = [column.encode(table.columns[column.name], fill) for column in self.features]
+        parts = [column.encode(table.column(column.name), fill) for column in self.features]
         x = np.concatenate(parts, axis=1, dtype=np.float32)
         if self.label not in table.columns:
             return x, None
@@ -234,7 +246,8 @@ class Schema:
 
     def check_columns_present(self, table: Table, fill: Fill | None) -> None:
         """Raise if the table lacks columns of the schema."""
-        absent = [c.name for c in self.features if c.name not in table.columns]
+        needed = [column.name for column in self.features if not column.indicator]
+        absent = [name for name in needed if name not in table.columns]
         if absent:
             columns = "column" if len(absent) == 1 else "columns"
             remedy = "."
@@ -261,13 +274,16 @@ class Schema:
 
     def remarks(self, frame: pd.DataFrame, where: str = "the table") -> list[str]:
         """Return warnings about columns, texts and units of a table that differ from training."""
-        table = Table.from_frame(frame, where)
+        return self.remarks_on(Table.of(frame, where))
+
+    def remarks_on(self, table: Table) -> list[str]:
+        """Return the warnings of `remarks` about a parsed table."""
         known = {*(column.name for column in self.features), self.label, *self.ignored}
         sentences = []
         extra = sorted(set(table.columns) - known)
         if extra:
             sentences.append(
-                f"{where} has columns that training did not have, which are ignored: "
+                f"{table.where} has columns that training did not have, which are ignored: "
                 f"{', '.join(extra)}."
             )
         present = [column for column in self.features if column.name in table.columns]
@@ -303,6 +319,7 @@ class Schema:
 
 def read_column(values: dict[str, Any]) -> Column:
     """Read a column that `to_json` wrote; raise KeyError if a field is missing."""
+    values = {"indicator": False, **values}  # files of 0.2 have none
     complete = {field.name: values[field.name] for field in fields(Column)}
     return Column(**values | complete | {"categories": tuple(values["categories"])})
 

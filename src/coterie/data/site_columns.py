@@ -7,16 +7,19 @@ other sites and if so many equal values are very unlikely by chance.
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from coterie.core.errors import CoterieWarning, Option
 from coterie.data.description import Description
+from coterie.data.merging import ColumnChoice, find_lacking
 
+log = logging.getLogger("coterie")
 MIN_ROWS = 10  # rows at a site; constants in fewer rows are not reported
 SIGNIFICANCE = 0.01  # probability of any report if the sites do not differ
 SITES_PER_CONSTANT = 20  # more frequent constants are a property of the column
@@ -41,6 +44,7 @@ class SiteColumns:
     rows: Mapping[str, int]  # training rows by site
     empty: Mapping[str, Mapping[str, int]]  # missing cells by column and site, if any
     constants: Sequence[ConstantColumn]  # the largest sites first
+    lacking: Mapping[str, Sequence[str]] = field(default_factory=dict)  # sites by column, if any
 
     def nearly_empty(self, column: str) -> list[str]:
         """Return the sites where nearly all cells of a column are missing."""
@@ -59,17 +63,17 @@ def summarise_site_columns(descriptions: Mapping[str, Description]) -> SiteColum
     trained = {site: d for site, d in descriptions.items() if d["rows"]}
     empty: dict[str, dict[str, int]] = {}
     constants: list[ConstantColumn] = []
-    columns = next(iter(descriptions.values()))["columns"]
+    columns = {name for d in descriptions.values() for name in d["columns"]}
     num_tests = len(columns) * len(trained)
     for name in sorted(columns):
-        parts = {site: d["columns"][name] for site, d in trained.items()}
+        parts = {site: d["columns"][name] for site, d in trained.items() if name in d["columns"]}
         gaps = {site: d["missing"] for site, d in parts.items() if d["missing"]}
         if gaps:
             empty[name] = gaps
         constants += find_constant_columns(name, parts, num_tests)
     constants.sort(key=lambda constant: -constant.rows)
     rows = {site: d["rows"] for site, d in trained.items()}
-    return SiteColumns(rows, empty, constants)
+    return SiteColumns(rows, empty, constants, find_lacking(descriptions))
 
 
 # ------------------------------------------------------------------------------ constants
@@ -160,9 +164,22 @@ def warn_about_constants(constants: Sequence[ConstantColumn]) -> None:
 
 def describe_nearly_empty(columns: SiteColumns) -> str:
     """Describe the columns that are nearly empty at some sites; "" if there are none."""
+    return list_columns_at({column: columns.nearly_empty(column) for column in columns.empty})
+
+
+def log_lacking(columns: SiteColumns, choice: ColumnChoice | None) -> None:
+    """Log which sites lack which columns, and what becomes of these."""
+    outcome = "they count as missing there"
+    if choice == "common":
+        outcome = "they are left out"
+    if columns.lacking:
+        log.info("some clients lack columns, %s: %s", outcome, list_columns_at(columns.lacking))
+
+
+def list_columns_at(sites_of: Mapping[str, Sequence[str]]) -> str:
+    """List columns with the sites that they concern; a few of each are named."""
     parts = []
-    for column in columns.empty:
-        sites = columns.nearly_empty(column)
+    for column, sites in sites_of.items():
         if sites:
             listed = ", ".join(sites[:MAX_LISTED])
             if len(sites) > MAX_LISTED:

@@ -221,6 +221,7 @@ def about_clients(fed: Federation) -> StoredClients:
             "rows": dict(fed.site_columns.rows),
             "empty": {name: dict(gaps) for name, gaps in fed.site_columns.empty.items()},
             "constants": [list(constant) for constant in fed.site_columns.constants],
+            "lacking": {name: list(sites) for name, sites in fed.site_columns.lacking.items()},
         }
     return StoredClients(
         names=list(fed.names),
@@ -236,7 +237,7 @@ def site_columns_from(columns: dict[str, Any] | None) -> SiteColumns | None:
     if columns is None:
         return None
     constants = [ConstantColumn(*constant) for constant in columns["constants"]]
-    return SiteColumns(columns["rows"], columns["empty"], constants)
+    return SiteColumns(columns["rows"], columns["empty"], constants, columns.get("lacking", {}))
 
 
 if sys.platform != "win32":

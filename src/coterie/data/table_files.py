@@ -3,116 +3,66 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 
 from coterie.core.errors import CoterieError
-from coterie.data.cells import MAX_EXACT_INT, to_nfc
-from coterie.data.client_table import LazyFrame, Table, make_tables, split_table
-from coterie.data.csv_files import check_header, group_files, parse_group, read_csv, to_one_line
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-def read_parquet(file: Path, text: Collection[str] = ()) -> pd.DataFrame | LazyFrame:
-    """Open a Parquet file, whose columns are read when they are used; a named index is a column."""
-    with parquet_errors(file):
-        import pyarrow.parquet
-
-        opened = pyarrow.parquet.ParquetFile(file)
-        names = list_plain_columns(opened.schema_arrow)
-        if names is None:
-            return read_parquet_frame(file)
-    readers = {name: partial(read_parquet_column, opened, file, name) for name in names}
-    return LazyFrame(readers, opened.metadata.num_rows)
-
-
-def list_plain_columns(schema: Any) -> list[str] | None:
-    """Return the names of the columns, or None if the file must be read as a whole.
-
-    Pandas does not map each field to one column if the index has a name, or if names are repeated
-    or not text.
-    """
-    empty = schema.empty_table().to_pandas()
-    index = (schema.pandas_metadata or {}).get("index_columns", [])
-    index_names = [empty.index.name, *(one["name"] for one in index if isinstance(one, dict))]
-    names = [name for name in schema.names if name in empty.columns]
-    has_named_index = any(name is not None for name in index_names)
-    if has_named_index or names != list(empty.columns) or len({*names}) < len(names):
-        return None
-    return names
-
-
-def read_parquet_column(opened: Any, file: Path, name: str) -> pd.Series:
-    """Read one column; `opened` is the ParquetFile."""
-    with parquet_errors(file):
-        # for a name with a dot, Arrow may also return columns with the same prefix
-        table = opened.read(columns=[name]).select([name])
-        return table.to_pandas(split_blocks=True, self_destruct=True)[name]
-
-
-def read_parquet_frame(file: Path) -> pd.DataFrame:
-    """Read all columns; a named index is one of them."""
-    import pyarrow.parquet
-
-    # column by column: Arrow frees each one after its conversion
-    table = pyarrow.parquet.read_table(file, partitioning=None)
-    frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
-    if frame.index.name is None:
-        return frame
-    return frame.reset_index()
-
-
-@contextmanager
-def parquet_errors(file: Path) -> Iterator[None]:
-    """Convert the exceptions of pyarrow to `CoterieError`."""
-    try:
-        yield
-    except ImportError:
-        raise CoterieError(
-            f"{file} is Parquet, which needs pyarrow", "pip install 'coterie[data]'"
-        ) from None
-    except Exception as why:  # pyarrow raises arbitrary exceptions for damaged files
-        raise CoterieError(
-            f"the file {file} cannot be read as Parquet: {to_one_line(why)}", "write it again"
-        ) from None
-
+from coterie.data.columns import MAX_EXACT_INT, numbers_to_arrow, to_nfc
+from coterie.data.csv_files import (
+    MISSING,
+    cast_cells,
+    check_header,
+    group_files,
+    parse_group,
+    read_csv,
+    to_one_line,
+)
+from coterie.data.tables import (
+    Cells,
+    ColumnsOnDisk,
+    Table,
+    join_tables,
+    objects_to_arrow,
+    split_table,
+)
 
 log = logging.getLogger("coterie")
 
 
-def read_table(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
-    """Read a table into memory; the suffix of the file selects the reader.
+def open_table(file: Path, text: Collection[str] = ()) -> Cells:
+    """Open a CSV, Excel or Parquet file; columns of large files stay on disk until they are used.
 
     Args:
-        file: A .csv, .xlsx or .parquet file.
-        text: Columns whose cells are read as text: 01 is not 1.
+        file: The file.
+        text: Columns whose cells stay text: categories and ids, such as 007.
+
+    Raises:
+        CoterieError: If the file is missing, of another type, damaged or without rows.
     """
-    table = open_table(file, text)
-    if isinstance(table, LazyFrame):
-        return table.load()
-    return table
-
-
-def open_table(file: Path, text: Collection[str] = ()) -> pd.DataFrame | LazyFrame:
-    """Open a table as `read_table` does; a large one is a `LazyFrame`, not yet in memory."""
     kinds = " or ".join(READERS)
     if not file.is_file():
         raise CoterieError(f"there is no file {file}", f"give the path of a {kinds} file")
     if file.suffix.lower() not in READERS:
         raise CoterieError(f"the file {file} is not a table", f"give a {kinds} file")
-    table: pd.DataFrame | LazyFrame = READERS[file.suffix.lower()](file, text)
-    if table.empty:
+    table: Cells = READERS[file.suffix.lower()](file, text)
+    if not table.num_rows or not table.column_names:
         raise CoterieError(
             f"the file {file} has no rows below its header", "add rows, or remove it"
         )
     return table
+
+
+def read_table(file: Path, text: Collection[str] = ()) -> pa.Table:
+    """Read a CSV, Excel or Parquet file into memory, as `open_table`."""
+    table = open_table(file, text)
+    return table.load() if isinstance(table, ColumnsOnDisk) else table
 
 
 def read_tables(files: Mapping[str, Path], text: Collection[str] = ()) -> dict[str, Table]:
@@ -122,58 +72,108 @@ def read_tables(files: Mapping[str, Path], text: Collection[str] = ()) -> dict[s
 
     Args:
         files: The file of each client.
-        text: Columns whose cells are read as text.
+        text: Columns whose cells stay text.
     """
     tables: dict[str, Table] = {}
     alone = dict(files)
     for group in group_files(files):
-        frame = parse_group(group, text)
-        if frame is not None:
-            tables |= split_table(frame, group.counts)
+        cells = parse_group(group, text)
+        if cells is not None:
+            tables |= split_table(cells, group.counts)
             alone = {name: file for name, file in alone.items() if name not in group.counts}
-    tables |= make_tables({name: read_table(file, text) for name, file in alone.items()})
+    tables |= join_tables({name: read_table(file, text) for name, file in alone.items()})
     return {name: tables[name] for name in files}
 
 
-# ------------------------------------------------------------------------------ Excel
-def read_excel(file: Path, text: Collection[str] = ()) -> pd.DataFrame:
-    """Read the first sheet of an Excel file."""
-    import pandas as pd
+# ------------------------------------------------------------------------------ Parquet
+def read_parquet(file: Path, text: Collection[str] = ()) -> Cells:
+    """Open a Parquet file, whose columns are read when they are used.
 
+    An index with a name, as pandas writes it, is a column; one without a name is left out.
+    """
+    with parquet_errors(file):
+        opened = pa.parquet.ParquetFile(file)
+        names = opened.schema_arrow.names
+        rows = opened.metadata.num_rows
+        index = (opened.schema_arrow.pandas_metadata or {}).get("index_columns", [])
+        check_header(names, file)
+    readers: dict[str, Any] = {}
+    for level in index:
+        if isinstance(level, dict) and level["name"] is not None:  # a range, which is not stored
+            numbers = numbers_to_arrow(np.arange(level["start"], level["stop"], level["step"]))
+            readers[str(level["name"])] = lambda numbers=numbers: numbers
+        elif isinstance(level, str) and not level.startswith("__index_level_"):
+            readers[level] = partial(read_parquet_column, opened, file, level)
+    for name in names:
+        if name not in index:
+            readers[name] = partial(read_parquet_column, opened, file, name)
+    return ColumnsOnDisk(readers, rows)
+
+
+def read_parquet_column(opened: pa.parquet.ParquetFile, file: Path, name: str) -> pa.ChunkedArray:
+    """Read one column."""
+    with parquet_errors(file):
+        # for a name with a dot, Arrow may also return columns with the same prefix
+        return opened.read(columns=[name]).column(name)
+
+
+@contextmanager
+def parquet_errors(file: Path) -> Iterator[None]:
+    """Convert the exceptions of pyarrow to `CoterieError`."""
     try:
-        with pd.ExcelFile(file, engine="openpyxl") as book:
-            return parse_excel(book, file, text)
+        yield
     except CoterieError:
         raise
+    except Exception as why:  # pyarrow raises arbitrary exceptions for damaged files
+        raise CoterieError(
+            f"the file {file} cannot be read as Parquet: {to_one_line(why)}", "write it again"
+        ) from None
+
+
+# ------------------------------------------------------------------------------ Excel
+def read_excel(file: Path, text: Collection[str] = ()) -> pa.Table:
+    """Read the first sheet of an Excel file."""
+    try:
+        import openpyxl
     except ImportError:
         raise CoterieError(
             f"{file} is Excel, which needs openpyxl", "pip install 'coterie[excel]'"
         ) from None
+    try:
+        book = openpyxl.load_workbook(file, read_only=True, data_only=True)
+        sheets = book.sheetnames
+        rows = list(book[sheets[0]].iter_rows(values_only=True))
+        book.close()
     except Exception as why:  # openpyxl raises arbitrary exceptions for damaged files
         raise CoterieError(
             f"the file {file} cannot be read as Excel: {to_one_line(why)}", "save it as .xlsx again"
         ) from None
+    if len(sheets) > 1:
+        log.info("%s: only the first sheet is read, %s", file.name, sheets[0])
+    return parse_sheet(rows, file, text)
 
 
-def parse_excel(book: pd.ExcelFile, file: Path, text: Collection[str]) -> pd.DataFrame:
-    if len(book.sheet_names) > 1:
-        log.info("%s: only the first sheet is read, %s", file.name, book.sheet_names[0])
-    first_row = book.parse(0, header=None, nrows=1, dtype=str, keep_default_na=False)
-    if first_row.empty:
+def parse_sheet(rows: list[tuple[Any, ...]], file: Path, text: Collection[str]) -> pa.Table:
+    """Convert the rows of a sheet to columns; its first row has their names."""
+    if not rows or all(cell is None for cell in rows[0]):
         raise CoterieError(f"the file {file} is empty", "give it a header and rows, or remove it")
-    header = first_row.iloc[0].tolist()
-    check_header([name.strip() for name in header], file)
-    as_written = {
-        place: object for place, name in enumerate(header) if to_nfc(name.strip()) in text
-    }
-    frame = book.parse(0, header=None, skiprows=1, dtype=as_written)
-    frame = frame.reindex(columns=range(len(header)))  # a last column may be empty in all rows
-    for place in as_written:
-        check_excel_ids(frame[place], header[place], file)
-    return frame.set_axis([name.strip() for name in header], axis=1)
+    header = ["" if name is None else str(name).strip() for name in rows[0]]
+    check_header(header, file)
+    filled = [row for row in rows[1:] if any(cell is not None for cell in row)]
+    columns = list(zip(*filled)) if filled else [()] * len(header)
+    arrays = []
+    for name, cells in zip(header, columns):
+        keep_text = to_nfc(name) in text
+        if keep_text:
+            check_excel_ids(cells, name, file)
+        array = objects_to_arrow([None if cell in MISSING else cell for cell in cells])
+        if pa.types.is_string(array.type) and not keep_text:
+            array = cast_cells(array)
+        arrays.append(array)
+    return pa.Table.from_arrays(arrays, names=header)
 
 
-def check_excel_ids(cells: Iterable[Any], column: str, file: Path) -> None:
+def check_excel_ids(cells: Collection[Any], column: str, file: Path) -> None:
     """Raise for numeric ids above 2^53: Excel rounds them, so that two may have become equal."""
     if any(isinstance(cell, int | float) and abs(cell) >= MAX_EXACT_INT for cell in cells):
         raise CoterieError(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import ParamSpec, TypedDict, TypeVar, get_type_hints
 
 from coterie.core.errors import CoterieError, Option
+from coterie.data.merging import ColumnChoice
 from coterie.data.roster import Kind
 from coterie.data.schema import MIN_CATEGORY_COUNT, Fill
 
@@ -40,6 +41,9 @@ class TableOptions:
             contributes no statistics; its rows are encoded with the statistics of the others.
         min_rows: Clients with fewer rows are dropped.
         drop_incomplete: Drop rows without a label or a client, instead of rejecting the table.
+        columns: Which columns to use if those of the clients differ: the "union", in which a column
+            counts as missing at clients that lack it and gets an indicator, or the "common" ones.
+            None: such tables are rejected.
     """
 
     label: str
@@ -57,6 +61,7 @@ class TableOptions:
     min_rows_to_report: int = 1
     min_rows: int = 1
     drop_incomplete: bool = False
+    columns: ColumnChoice | None = None
 
     def __post_init__(self) -> None:
         for name in ("drop", "categories"):
@@ -93,6 +98,7 @@ class TableKeywords(TypedDict, total=False):
     min_rows_to_report: int
     min_rows: int
     drop_incomplete: bool
+    columns: ColumnChoice | None
 
 
 class HubKeywords(TypedDict, total=False):

@@ -244,7 +244,8 @@ def merge_schema(described: Mapping[str, SiteDescription], spec: RunSpec) -> Sch
     if faults:
         raise SitesFailed(faults)
     check_reporting_clients(descriptions, spec.data.min_rows_to_report)
-    schema = merge(descriptions, spec.data.min_category_count, robust=True)
+    data = spec.data
+    schema = merge(descriptions, data.min_category_count, robust=True, columns=data.columns)
     if schema.classes is not None:
         schema = replace(schema, classes=check_classes(descriptions, spec.classes, schema.classes))
     schema = replace(schema, fill=spec.data.fill, ignored=spec.data.ignored_columns)

@@ -1,143 +1,54 @@
 """Tables of clients, with columns that are parsed once and can stay on disk.
 
 A `Table` holds one `TableColumn` per column. Clients whose rows come from one file or DataFrame
-share its parsed columns: their tables are views made by `Table.take`. A `LazyFrame` reads a
-column from disk when it is used, and `release_columns` frees it again.
+share its parsed columns: their tables are views made by `Table.take`. The columns of a
+`ColumnsOnDisk` are read when they are used, and `release_columns` frees them again.
 """
 
 from __future__ import annotations
 
-import tempfile
 import unicodedata
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from coterie.core.errors import CoterieError, CoterieWarning, Option, unknown_name
-from coterie.data.cells import ColumnView, Rows, TableColumn, count_rows, to_nfc, to_text
+from coterie.data.columns import (
+    ColumnReader,
+    ColumnView,
+    Rows,
+    TableColumn,
+    count_rows,
+    to_nfc,
+    to_text,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ColumnReader = Callable[[], "pd.Series"]
 
-
-@dataclass(frozen=True)
-class LazyFrame:
+class ColumnsOnDisk(NamedTuple):
     """A table on disk. A column is read each time it is used, and only that column."""
 
     readers: Mapping[str, ColumnReader]  # by column name, in order
-    rows: int
-
-    def __len__(self) -> int:
-        return self.rows
+    num_rows: int
 
     @property
-    def columns(self) -> list[str]:
+    def column_names(self) -> list[str]:
         """Names of the columns."""
         return list(self.readers)
 
-    @property
-    def empty(self) -> bool:
-        """Whether the table has no rows or no columns."""
-        return not self.rows or not self.readers
-
-    def load(self) -> pd.DataFrame:
-        """Read all columns into a DataFrame."""
-        import pandas as pd
-
-        return pd.DataFrame({name: read() for name, read in self.readers.items()}, copy=False)
+    def load(self) -> pa.Table:
+        """Read all columns."""
+        return pa.table({name: read() for name, read in self.readers.items()})
 
 
-class DiskColumn(TableColumn):
-    """A column that is read from disk on first use and freed by `release`."""
-
-    def __init__(self, read: ColumnReader, name: str, where: str, rows: int) -> None:
-        self.read = read
-        self.name = name
-        self.where = where
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return self.rows
-
-    @cached_property
-    def column(self) -> pd.Series:
-        return self.read()
-
-    def release(self) -> None:
-        """Free the cells and everything parsed from them; the next use reads them again."""
-        for name in list(vars(self)):
-            if isinstance(getattr(type(self), name, None), cached_property):
-                del vars(self)[name]
-
-
-class ChunkFile:
-    """Chunks of columns in an unnamed temporary file, which is deleted with this object.
-
-    The file is in the folder of `tempfile` (TMPDIR). A chunk that does not fit on the disk stays in
-    memory. The file contains numbers; of text it contains the codes, and the distinct texts of a
-    chunk stay in memory.
-    """
-
-    def __init__(self) -> None:
-        self._end = 0
-        try:
-            self._file: Any = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-        except OSError:
-            self._file = None
-
-    def write(self, chunk: pd.Series) -> ColumnReader:
-        """Write a chunk and return a function that reads it back."""
-        import pandas as pd
-
-        if isinstance(chunk.dtype, np.dtype) and chunk.dtype.kind in "biuf":
-            return partial(_read_numbers, self._write_numbers(chunk.to_numpy()), chunk.name)
-        codes, uniques = pd.factorize(chunk)
-        read_codes = self._write_numbers(codes.astype(np.int32))
-        uniques = pd.Series(uniques, dtype=chunk.dtype).array
-        return partial(_read_text, read_codes, uniques, chunk.name)
-
-    def _write_numbers(self, numbers: np.ndarray) -> Callable[[], np.ndarray]:
-        """Write numbers and return a function that reads them back."""
-        data = numbers.tobytes()
-        if not self._append(data):
-            return lambda: numbers
-        start = self._end
-        self._end += len(data)
-        return partial(self._read, start, len(data), numbers.dtype)
-
-    def _append(self, data: bytes) -> bool:
-        """Append to the file; return False if it does not fit."""
-        if self._file is None:
-            return False
-        try:
-            self._file.seek(self._end)
-            return bool(self._file.write(data) == len(data))
-        except OSError:
-            return False
-
-    def _read(self, start: int, size: int, dtype: np.dtype) -> np.ndarray:
-        self._file.seek(start)
-        return np.frombuffer(self._file.read(size), dtype)
-
-
-def _read_numbers(read: Callable[[], np.ndarray], name: Any) -> pd.Series:
-    """Read a column of numbers."""
-    import pandas as pd
-
-    return pd.Series(read(), name=name)
-
-
-def _read_text(read_codes: Callable[[], np.ndarray], uniques: Any, name: Any) -> pd.Series:
-    """Read a column of codes of distinct cells; −1 is a missing cell."""
-    import pandas as pd
-
-    return pd.Series(pd.api.extensions.take(uniques, read_codes(), allow_fill=True), name=name)
+Cells: TypeAlias = pa.Table | ColumnsOnDisk  # a table before it is parsed
 
 
 @dataclass(frozen=True)
@@ -157,22 +68,24 @@ class Table:
     origin: RowOrigin | None = None
 
     @classmethod
-    def from_frame(cls, source: pd.DataFrame | LazyFrame, where: str) -> Table:
-        """Make a table of a DataFrame or of columns on disk; raise if a column name is repeated."""
-        found: list[TableColumn]
-        if isinstance(source, LazyFrame):
-            readers = source.readers.items()
-            found = [DiskColumn(read, to_nfc(name), where, source.rows) for name, read in readers]
-        else:
-            found = [TableColumn(cells, to_nfc(str(name)), where) for name, cells in source.items()]
+    def of(cls, cells: Cells | pd.DataFrame, where: str) -> Table:
+        """Make a table of Arrow columns or a DataFrame; raise if a column name is repeated."""
+        if not isinstance(cells, Cells):
+            cells = frame_to_arrow(cells)
+        on_disk = isinstance(cells, ColumnsOnDisk)
         columns: dict[str, TableColumn] = {}
-        for cells in found:
-            if cells.name in columns:
+        for place, column in enumerate(cells.column_names):
+            name = to_nfc(column)
+            if name in columns:
                 raise CoterieError(
-                    f"{where} has more than one column {cells.name}", "remove or rename one of them"
+                    f"{where} has more than one column {name}", "remove or rename one of them"
                 )
-            columns[cells.name] = cells
-        return cls(columns, len(source), where)
+            if isinstance(cells, ColumnsOnDisk):
+                read = cells.readers[column]
+            else:
+                read = partial(cells.column, place)
+            columns[name] = TableColumn(read, name, where, cells.num_rows, on_disk)
+        return cls(columns, cells.num_rows, where)
 
     @property
     def whole(self) -> Table:
@@ -181,6 +94,12 @@ class Table:
         while table.origin is not None:
             table = table.origin.table
         return table
+
+    def column(self, name: str) -> TableColumn:
+        """Return a column; one that the table lacks has only missing cells."""
+        if name in self.columns:
+            return self.columns[name]
+        return TableColumn(partial(pa.nulls, self.rows), name, self.where, self.rows)
 
     def drop(self, names: Collection[str]) -> Table:
         """Return the table without some columns; parsed cells are kept."""
@@ -215,6 +134,48 @@ class RowOrigin(NamedTuple):
         return self.rows
 
 
+# ------------------------------------------------------------------------------ Python objects
+def frame_to_arrow(frame: pd.DataFrame) -> pa.Table:
+    """Convert a pandas DataFrame to Arrow columns."""
+    names = [str(name) for name in frame.columns]
+    arrays = [series_to_arrow(frame.iloc[:, place]) for place in range(len(names))]
+    return pa.Table.from_arrays(arrays, names=names)
+
+
+def series_to_arrow(series: pd.Series) -> pa.Array:
+    """Convert one column of a DataFrame; cells of several types become text."""
+    if isinstance(series.dtype, np.dtype) and series.dtype.kind == "O":
+        return objects_to_arrow(series.tolist())
+    if isinstance(series.dtype, np.dtype) and series.dtype.kind == "c":
+        return pa.array([[str(cell)] for cell in series.tolist()])
+    return pa.array(series, from_pandas=True)
+
+
+def objects_to_arrow(cells: list[Any]) -> pa.Array:
+    """Convert Python objects; None and NaN are missing, and cells of several types become text."""
+    try:
+        return pa.array(cells, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        pass
+    if any(isinstance(cell, list | tuple | dict | set | np.ndarray) for cell in cells):
+        return pa.array([[str(cell)] for cell in cells])
+    return pa.array([as_written(cell) for cell in cells], pa.string())
+
+
+def as_written(cell: Any) -> str | None:
+    """Return an object as text, dates in the format of ISO 8601; None if it is missing."""
+    try:
+        if cell is None or bool(cell != cell):
+            return None
+    except TypeError:  # pandas.NA
+        return None
+    if hasattr(cell, "isoformat"):
+        return str(cell.isoformat())
+    if isinstance(cell, np.generic):
+        cell = cell.item()
+    return to_text(cell)
+
+
 # ------------------------------------------------------------------------------ all clients
 def check_frames(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """Return the DataFrames with names as text; raise for other types and repeated names."""
@@ -231,36 +192,47 @@ def check_frames(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     return by_name
 
 
-def make_tables(frames: dict[str, pd.DataFrame]) -> dict[str, Table]:
+def frames_to_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     """Make a table of each client's DataFrame.
 
-    DataFrames with the same columns and dtypes are concatenated and parsed together, which is much
-    faster for many clients. Concatenating different dtypes would change cells.
+    DataFrames with the same columns and dtypes are concatenated first, which is much faster for
+    many clients.
     """
-    import pandas as pd
-
     alike: dict[Any, list[str]] = {}
     for name, frame in frames.items():
-        types = (tuple(frame.columns), tuple(frame.dtypes))
-        alike.setdefault(types, []).append(name)
+        alike.setdefault((tuple(frame.columns), tuple(frame.dtypes)), []).append(name)
     tables: dict[str, Table] = {}
     for names in alike.values():
-        if len(names) == 1:
-            tables[names[0]] = Table.from_frame(frames[names[0]], quote_client(names[0]))
-            continue
-        joined = pd.concat([frames[name] for name in names], ignore_index=True)
-        tables |= split_table(joined, {name: len(frames[name]) for name in names})
+        joined = frames[names[0]]
+        if len(names) > 1:
+            import pandas as pd
+
+            joined = pd.concat([frames[name] for name in names], ignore_index=True)
+        counts = {name: len(frames[name]) for name in names}
+        tables |= split_table(frame_to_arrow(joined), counts)
     return {name: tables[name] for name in frames}
 
 
-def split_table(joined: pd.DataFrame, counts: Mapping[str, int]) -> dict[str, Table]:
-    """Split a DataFrame of all clients' rows, one client after another.
+def join_tables(cells: Mapping[str, pa.Table]) -> dict[str, Table]:
+    """Make a table of each client's columns; those with the same columns are parsed together."""
+    alike: dict[pa.Schema, list[str]] = {}
+    for name, table in cells.items():
+        alike.setdefault(table.schema.remove_metadata(), []).append(name)
+    tables: dict[str, Table] = {}
+    for schema, names in alike.items():
+        joined = pa.concat_tables([cells[name].cast(schema) for name in names])
+        tables |= split_table(joined, {name: cells[name].num_rows for name in names})
+    return {name: tables[name] for name in cells}
+
+
+def split_table(joined: pa.Table, counts: Mapping[str, int]) -> dict[str, Table]:
+    """Split a table of all clients' rows, one client after another.
 
     Args:
         joined: The rows.
         counts: Number of rows by client, in the order of the rows.
     """
-    whole = Table.from_frame(joined, quote_client(next(iter(counts))))
+    whole = Table.of(joined, quote_client(next(iter(counts))))
     tables = {}
     start = 0
     for name, count in counts.items():
