@@ -49,8 +49,9 @@ def test_all_sites_whose_columns_are_not_the_usual_ones_are_named() -> None:
     assert str(error.value) == (
         "the columns of client 'a' differ from those of client 'b': it lacks age and adds nothing; "
         "the columns of client 'd' differ from those of client 'b': it lacks nothing and adds "
-        "more: give all clients the same columns, or drop the columns that some clients "
-        "lack with drop=age,more."
+        "more: give all clients the same columns, drop those that some clients lack with "
+        "drop=age,more, or take all columns with columns=union or the common ones with "
+        "columns=common."
     )
     many = {f"site {i}": lacking for i in range(7)} | {f"usual {i}": good for i in range(8)}
     with pytest.raises(CoterieError, match="client 'site 4' .*; and 2 more clients: give"):
