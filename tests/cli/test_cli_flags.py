@@ -192,7 +192,7 @@ def test_a_hyper_parameter_without_default_must_be_given(own):
 
 
 def test_help_names_the_recommended_methods_and_leaves_out_python_examples(coterie):
-    recommended = "the recommended methods (fedavg, fedavg-ft, ditto, local, ifca)"
+    recommended = "the recommended methods (mixed, fedavg, fedavg-ft, local, ifca)"
     assert recommended in coterie("compare --help").out
     help = coterie("run ifca --help").out
     assert "Each client trains" in help and ">>>" not in help and "Args:" not in help

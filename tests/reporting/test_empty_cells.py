@@ -46,8 +46,13 @@ def test_a_page_without_empty_cells_says_nothing_of_them(results_page):
 
 
 def test_empty_texts_count_as_other():
-    gaps = EmptyCells("", [("ward", 1200), ("sex", 3)], 4000, "")
+    gaps = EmptyCells("median", [], [("ward", 1200), ("sex", 3)], rows=4000, nearly_empty="")
     assert describe_empty_cells(gaps) == (
-        'Empty cells count as the category "other", of 4,000 training rows: ward 1,200 and sex 3.'
+        'Empty texts count as the category "other", of 4,000 training rows: ward 1,200 and sex 3.'
     )
     assert "rows with seed 0: ward" in describe_empty_cells(gaps, "seed 0")
+    both = gaps._replace(numbers=[("age", 7)])
+    assert describe_empty_cells(both) == (
+        "Empty cells were filled with the median over all clients, of 4,000 training rows: age 7. "
+        'Empty texts count as the category "other", of 4,000 training rows: ward 1,200 and sex 3.'
+    )

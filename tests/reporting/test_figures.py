@@ -39,7 +39,7 @@ from coterie.reporting.group_membership import GroupChanges
 from coterie.reporting.model_fit import (
     ClientMap,
     GroupScores,
-    describe_similar_fit,
+    describe_uncertain_members,
     relative_excess,
 )
 from coterie.reporting.predictions import CalibrationPoint
@@ -111,13 +111,15 @@ def test_the_map_of_fit_is_relative_to_each_clients_best():
     shades = [[mark.colour for mark in row.marks] for row in rows]
     assert shades[:3] == [["s0", "s1", "own"], ["s5", "s0", "own"], ["s0", "own"]]
     assert rows[1].title == "b: group 0 fits 100 % worse, group 1 fits best"
-    assert describe_similar_fit(result) == (
-        "Another group's model fits 2 of 3 clients as well (within 5 %): a and d. It fits better "
-        "by more than that: d."
+    assert describe_uncertain_members(result) == "", "nobody measured it"
+    level = "(membership confidence below 80 %, on rows that formed no group)"
+    some = result._replace(confidence=np.array([0.9, 0.3, np.nan, 0.79]))
+    assert describe_uncertain_members(some) == (
+        f"The group of 2 clients is uncertain {level}: b and d. The confidence of 1 client is "
+        "unknown: it takes 10 rows that formed no group (test or validation rows)."
     )
-    nobody = ClientMap("loss", ["a"], np.array([[1.0, 2.0]]), np.array([0]))
-    words = "No other group's model fits any client as well as its own (within 5 %)."
-    assert describe_similar_fit(nobody) == words
+    sure = result._replace(confidence=np.ones(4))
+    assert describe_uncertain_members(sure) == f"The group of no client is uncertain {level}."
 
 
 def test_a_method_has_the_same_colour_in_every_figure():

@@ -71,8 +71,8 @@ def test_methods_are_level_where_the_interval_holds_zero():
     assert comparison.best == ["m", "n"]
     text = verdict(comparison)
     assert text.startswith(
-        "m scores best, with a test MSE of 1. n is level with it: m's error is 2.0 % lower than n's"
-        " ("
+        "m scores best, with a typical error of 1 (the root of the test MSE). n is level with it: "
+        "m's error is 2.0 % lower than n's ("
     )
     assert re.search(r"\([\d.]+ % lower to [\d.]+ % higher, 8 sites, 1 seed\), which", text)
     assert text.endswith(
@@ -88,13 +88,13 @@ def test_without_enough_sites_no_interval_is_given():
     )
     assert verdict(compared(methods)).endswith("the runs did not store scores by site.")
     assert compared(methods).best == ["m"]
-    assert verdict(compared({"m": methods["m"]})) == "m reaches a test accuracy of 0.900."
+    assert verdict(compared({"m": methods["m"]})) == "m has a test accuracy of 0.900."
 
 
 def test_methods_with_equal_scores_are_level_without_an_interval():
     level = {label: [scored([1.0], metric="mse", label=label)] for label in "ab"}
     assert verdict(compared(level)).startswith(
-        "a scores best, with a test MSE of 1. b is level with it."
+        "a scores best, with a typical error of 1 (the root of the test MSE). b is level with it."
     )
 
 

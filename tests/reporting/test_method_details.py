@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_up import GROUPS, grouped, statistics
+from made_up import GROUPS, NAMES, grouped, statistics
 from markupsafe import escape
 
 from coterie.reporting.client_statistics import Projection
@@ -65,12 +65,20 @@ def test_groups_come_with_their_members_and_who_else_found_them():
     assert table.rows == [["0", "2", "b, d"], ["1", "2", "a, c"]]
     assert describe_main_groups(result) == (
         "The final groups of ifca (seed 0). cfl found the same groups. flhc found other groups: "
-        "see Method by method. Of its 2 other seeds, 1 found the same groups."
+        "see Method by method."
     )
-    # clients of other seeds are others, unless they are sites
-    drawn = [grouped(seed=seed, history=last) for seed in range(2)]
-    result = main_groups("ifca", {"ifca": drawn}, ends, None)
-    assert result.other_seeds == 0 and "other seed" not in describe_main_groups(result)
+    with_rows = statistics([1.0] * 4, GROUPS)
+    table = membership_table(main_groups("ifca", {"ifca": seeds}, ends, with_rows).membership)
+    assert table.head[:3] == ["group", "clients", "training rows"]
+    assert [int(row[2]) for row in table.rows] == [
+        with_rows.train_rows[number == GROUPS].sum() for number in (0, 1)
+    ]
+
+
+def test_groups_are_compared_with_those_of_other_seeds_if_the_clients_are_the_same():
+    last = [GROUPS.tolist()]
+    assert grouped(history=last, data="folder:x").summary["group_of"] == dict(zip(NAMES, GROUPS))
+    assert grouped(history=last).summary["group_of"] is None, "generated clients of each seed"
 
 
 def test_groups_of_one_member_are_said_to_be_none():
@@ -79,7 +87,7 @@ def test_groups_of_one_member_are_said_to_be_none():
     result = main_groups("ifca", {"ifca": sources}, {"ifca": np.array(alone)}, None)
     assert describe_main_groups(result) == (
         "The final groups of ifca (seed 0). No two clients belong together: each group has one "
-        "member, like local training. Of its 2 other seeds, 2 found one group per client as well."
+        "member, like local training."
     )
 
 

@@ -90,5 +90,5 @@ def test_seeds_that_stopped_in_different_rounds_are_told_apart():
 
 def test_a_method_with_settings_in_its_label_is_explained():
     assert describe_names(["fedavg lr=0.1"], [], "accuracy").startswith(
-        "fedavg lr=0.1 trains one model for all clients"
+        "The methods are fedavg lr=0.1, one model for all sites."
     )

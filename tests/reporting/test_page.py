@@ -73,9 +73,7 @@ def test_the_parts_come_in_order_under_proper_headings(results_page):
     # none is left out on the way down
     assert all(below <= above + 1 for above, below in itertools.pairwise(levels))
     assert [text for level, text in headings if level == "2"] == [
-        "Groups",
-        "Find a site",
-        "Fit of the groups",
+        "Find a site",  # groups that do not pay are shown under Method by method only
         "Comparison",
         "Predictions",
         "Scores over rounds",
@@ -130,7 +128,8 @@ def test_above_500_clients_figures_are_sampled_and_tables_are_not(tmp_path):
 def test_a_page_about_a_folder_of_tables(site_results, sites, tmp_path):
     page = written(site_results[:2], tmp_path / "page.html")
     top = page[: page.index("Method by method")]
-    assert f"6 sites from the folder {sites.name}, label outcome. Each site is one client." in top
+    assert f"6 sites from the folder {sites.name}. Each site is one client." in top
+    assert top.index("<h1>Predicting outcome at 6 sites</h1>") < top.index("<h2>Groups</h2>")
     assert str(sites.parent) not in page and f"folder:{sites.name}?" in page  # under the settings
     assert "† Fewer than 10 test rows: Łódź &lt;b&gt; (3)." in top
     assert re.search("In group [01], a higher mar&lt;ker goes with outcome = (ill|well) ", top)

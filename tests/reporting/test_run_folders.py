@@ -296,6 +296,6 @@ def test_the_demo_writes_a_page_and_says_where(tmp_path, monkeypatch, capsys):
     assert main(["demo", "--quiet"]) == 0
     assert "report: demo/report.html" in capsys.readouterr().out
     page = (tmp_path / "demo" / "report.html").read_text()
-    assert "fedavg, local, one-shot and ifca on rotated:digits" in page and "(seed 0)" in page
+    assert "<h1>Predictions for 8 clients: rotated:digits" in page and "seed 0" in page
     monkeypatch.setattr(demo, "SEEDS", 1)
     assert main(["demo", "--quiet"]) == 0  # over the first one

@@ -29,7 +29,14 @@ from coterie.cli.method_flags import (
     with_full_path,
 )
 from coterie.cli.ranks import with_launched_ranks
-from coterie.cli.run_flags import DataFlags, RunFlags, SearchFlags, run_flags
+from coterie.cli.run_flags import (
+    SETTLED,
+    UNTIL_SETTLED,
+    DataFlags,
+    RunFlags,
+    SearchFlags,
+    run_flags,
+)
 from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError, unknown_name
 from coterie.data import makers
@@ -57,6 +64,7 @@ class Setup(NamedTuple):
     data: dict[str, Any]  # options of the data set beside those in the spec
     grids: dict[str, Grid]  # by method, the values to try: of --over or --tune
     random: int | None = None  # number of random combinations to try; None: all
+    is_recommended: bool = False  # a comparison without names of methods
 
     @property
     def ranks(self) -> int:
@@ -69,6 +77,13 @@ class Setup(NamedTuple):
         """The seeds to run with."""
         first = self.options.get("seed", Options.seed)
         return range(first, first + self.flags.seeds)
+
+    def options_of(self, method: str) -> dict[str, Any]:
+        """Return the given options of a method's runs, and those of the recommended comparison."""
+        is_free = self.is_recommended and not self.options.keys() & {*SETTLED, "stop_after"}
+        if is_free and not self.grids and method in UNTIL_SETTLED:
+            return {**SETTLED, **self.options}
+        return self.options
 
     def data_arguments(self, seed: int) -> dict[str, Any]:
         """Return the arguments of `data.load` that make the data of a seed."""
@@ -181,6 +196,7 @@ def read_setup(command: str, names: list[str], argv: list[str]) -> Setup:
         data=data,
         grids=grids,
         random=given.make(SearchFlags).random,
+        is_recommended=command == "compare" and not names,
     )
 
 

@@ -5,6 +5,7 @@ All runs are checked before the first one trains, so that every mistake shows at
 
 from __future__ import annotations
 
+import logging
 import shlex
 import warnings
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.cli.progress import Watcher
 from coterie.cli.ranks import cores_of_rank
-from coterie.cli.run_flags import UserCode, load_model
+from coterie.cli.run_flags import WHERE_IT_APPLIES, UserCode, load_model
 from coterie.cli.setup import Setup
 from coterie.core.errors import CoterieError, Diverged
 from coterie.core.user_file import DIGITS, file_hashes
@@ -43,6 +44,7 @@ from coterie.runs.tables import write_missing_tables
 if TYPE_CHECKING:
     from coterie.ranks.engine import RankServer
 
+log = logging.getLogger("coterie")
 TUNE = "tune"  # the subfolder of a comparison that holds the searches of --tune
 
 
@@ -60,6 +62,7 @@ def create_runs(setup: Setup, server: RankServer | None = None) -> tuple[Path, l
     """
     if setup.given_folder is not None:
         refuse_existing(setup.given_folder)
+    setup = leave_out_methods(setup)
     runs = list(setup.planned_runs())
     if len(runs) == 1:
         ((_, name, seed),) = runs
@@ -78,6 +81,20 @@ def create_runs(setup: Setup, server: RankServer | None = None) -> tuple[Path, l
     base = setup.folder()
     create_run_list(base, planned)
     return base, [*create_missing_runs(base)]
+
+
+def leave_out_methods(setup: Setup) -> Setup:
+    """Leave out the recommended methods that do not apply to these data; log why."""
+    if not setup.is_recommended:
+        return setup
+    methods = dict(setup.methods)
+    for name in WHERE_IT_APPLIES:
+        try:
+            make_job(setup, name, setup.seeds[0])
+        except CoterieError as error:
+            log.info("%s is left out: %s", name, error)
+            del methods[name]
+    return setup._replace(methods=methods)
 
 
 def refuse_existing(base: Path) -> None:
@@ -102,7 +119,7 @@ def make_job(setup: Setup, name: str, seed: int) -> Job:
     if name == next(iter(setup.methods)):  # once for all methods
         for warning in find_misleading(fed):
             warnings.warn(warning, stacklevel=2)
-    options = {**setup.options, "seed": seed}
+    options = {**setup.options_of(name), "seed": seed}
     return create_job(
         setup.methods[name],
         fed,

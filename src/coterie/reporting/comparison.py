@@ -275,6 +275,8 @@ def all_columns(comparison: Comparison) -> list[ComparisonColumn]:
         return ComparisonColumn(title, cell)
 
     over = "seeds" if comparison.seeds > 1 else "clients"
+    every_run = [run for runs in comparison.runs.values() for run in runs]
+    has_groups = any(sum(size > 0 for size in run.get("sizes") or []) > 1 for run in every_run)
     columns = [
         ComparisonColumn(
             f"{metric.label} ± {over}",
@@ -298,7 +300,7 @@ def all_columns(comparison: Comparison) -> list[ComparisonColumn]:
         *(score(other.label, other.name, other.format) for other in others),
         score("unseen", f"unseen_{metric.name}"),
         score(ari.label, ari.name, ari.format),
-        ComparisonColumn("group sizes", format_group_sizes),
+        *([ComparisonColumn("group sizes", format_group_sizes)] if has_groups else []),
         ComparisonColumn(
             "traffic",
             lambda runs: format_bytes(mean(run["bytes_down"] + run["bytes_up"] for run in runs)),

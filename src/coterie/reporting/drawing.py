@@ -20,7 +20,10 @@ from coterie.metrics import METRICS
 # Method colours follow Okabe and Ito and are safe for colour-blind readers. Groups use a different
 # palette, so that no group looks like a method. Each has a contrast >= 3 to white and to black.
 METHOD_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#C48700", "#3D94C9", "#8A8A8A")
-GROUP_COLOURS = ("#8461C7", "#0F8F96", "#C94A6E", "#8C7A12", "#5B7FA6", "#A3653A", "#5C9440")
+GROUP_COLOURS = (
+    "#8461C7", "#0F8F96", "#C94A6E", "#8C7A12", "#5B7FA6", "#A3653A",
+    "#5C9440", "#D16BB5", "#3B5BDB", "#E07A1F", "#6B7280", "#00A36C",
+)  # fmt: skip
 DASHES = ("", "7 4", "2 3", "8 3 2 3", "12 4")
 UNKNOWN = "faint"
 SHADES = ("s0", "s1", "s2", "s3", "s4", "s5")  # from strong to weak

@@ -25,6 +25,7 @@ class GroupMembers(NamedTuple):
 
     number: int  # −1: clients without a group
     members: list[str]
+    rows: int | None  # training rows of its clients; None: unknown
     score: float | None  # mean over its clients; None: unknown
     labels: str  # summary of its labels; "": unknown
 
@@ -102,17 +103,22 @@ def membership(
                 label_column = statistics.differences.label_column
         else:
             lacks_data = len(np.unique(groups[groups >= 0])) > 1
-    listed = [
-        GroupMembers(number, members, means.get(number), labels.get(number, ""))
-        for number, members in members_by_group(run.training_names, groups).items()
-    ]
+    listed = []
+    for number, members in members_by_group(run.training_names, groups).items():
+        rows = None if statistics is None else int(statistics.train_rows[groups == number].sum())
+        listed.append(
+            GroupMembers(number, members, rows, means.get(number), labels.get(number, ""))
+        )
     return Membership(run.metric, listed, label_column, comparisons, lacks_data)
 
 
 def membership_table(result: Membership) -> TextTable:
     """Return one row per group; scores and labels have columns if any is known."""
     has_scores = any(group.score is not None for group in result.groups)
+    has_rows = any(group.rows is not None for group in result.groups)
     head = ["group", "clients"]
+    if has_rows:
+        head.append("training rows")
     if has_scores:
         head.append(f"mean test {METRICS[result.metric].label}")
     if result.label_column:
@@ -120,6 +126,8 @@ def membership_table(result: Membership) -> TextTable:
     rows = []
     for group in result.groups:
         cells = [format_group(group.number), str(len(group.members))]
+        if has_rows:
+            cells.append(NOTHING if group.rows is None else f"{group.rows:,}")
         if has_scores:
             score = NOTHING
             if group.score is not None:
@@ -145,8 +153,6 @@ class MainGroups(NamedTuple):
     membership: Membership
     same: list[str]  # other methods with the same groups
     other: list[str]  # methods with other groups
-    same_seeds: int  # number of other seeds with the same groups
-    other_seeds: int  # number of other seeds; 0 if they have other clients
     warnings: list[str]
 
 
@@ -167,19 +173,12 @@ def main_groups(
     run, *other_seeds = methods[label]
     others = [name for name in final_groups if name != label]
     same = [name for name in others if is_same_partition(final_groups[name], final_groups[label])]
-    same_seeds = []  # whether each other seed found the same groups
-    groups = last_groups(run, None)
-    if groups is not None and run.has_sites:  # seeds of generated data have other clients
-        of_seeds = [last_groups(other, None) for other in other_seeds]
-        same_seeds = [is_same_partition(groups, g) for g in of_seeds if g is not None]
     return MainGroups(
         method=label,
         seed=run.seed if other_seeds else None,
         membership=membership(run, final_groups[label], statistics),
         same=same,
         other=[name for name in others if name not in same],
-        same_seeds=sum(same_seeds),
-        other_seeds=len(same_seeds),
         warnings=[] if statistics is None else statistics.warnings,
     )
 
@@ -188,9 +187,7 @@ def describe_main_groups(groups: MainGroups) -> str:
     """Say which method found the groups, and which others found the same."""
     seed = "" if groups.seed is None else f" (seed {groups.seed})"
     sentences = [f"The final groups of {groups.method}{seed}."]
-    result = "found the same groups"
     if groups.membership.has_only_singletons:
-        result = "found one group per client as well"
         sentences.append(
             "No two clients belong together: each group has one member, like local training."
         )
@@ -198,12 +195,6 @@ def describe_main_groups(groups: MainGroups) -> str:
         sentences.append(f"{join_names(groups.same)} found the same groups.")
     if groups.other:
         sentences.append(f"{join_names(groups.other)} found other groups: see Method by method.")
-    if groups.other_seeds > 1:
-        sentences.append(f"Of its {groups.other_seeds} other seeds, {groups.same_seeds} {result}.")
-    elif groups.same_seeds:
-        sentences.append(f"Its other seed {result}.")
-    elif groups.other_seeds:
-        sentences.append("Its other seed found other groups.")
     return " ".join(sentences)
 
 

@@ -13,6 +13,7 @@ from coterie.reporting.client_statistics import ClientStatistics
 from coterie.reporting.fairness import Grouping
 from coterie.reporting.run_records import RunRecord
 from coterie.reporting.text import join_names
+from coterie.runs.trained import DOUBTFUL, MIN_HELD_OUT
 
 BASELINES = ("fedavg", "local")  # without groups: one model for all, one model per client
 EXCESS_BOUNDS = (1e-9, 0.05, 0.1, 0.25, 0.5)  # shades of the map; the first is the best model
@@ -38,6 +39,7 @@ class ClientMap(NamedTuple):
     names: list[str]  # [shown]
     values: np.ndarray  # [shown, K]; NaN: unknown
     groups: np.ndarray | None = None  # int64 [shown], the client's group; −1: not seen
+    confidence: np.ndarray | None = None  # [shown] of the membership; NaN: too few rows
 
     @property
     def is_flat(self) -> bool:
@@ -92,7 +94,9 @@ def client_map(run: RunRecord, own: ClientStatistics, what: str) -> ClientMap | 
     if values is None:
         return None
     groups = None if own.groups is None else own.groups[own.shown]
-    return ClientMap(what, [run.training_names[i] for i in own.shown], values, groups)
+    confidence = None if own.confidence is None else own.confidence[own.shown]
+    names = [run.training_names[i] for i in own.shown]
+    return ClientMap(what, names, values, groups=groups, confidence=confidence)
 
 
 def client_positions(
@@ -167,31 +171,28 @@ def describe_group_scores(result: GroupScores) -> str:
     return f"Each point is a client on its own test rows{beside}{box}."
 
 
-def describe_similar_fit(result: ClientMap) -> str:
-    """Name the clients whom another group's model fits as well as their own, or better."""
-    if result.groups is None:
+def describe_uncertain_members(result: ClientMap) -> str:
+    """Name the clients whose group is uncertain, and count those of whom it is not known."""
+    if result.groups is None or result.confidence is None:
         return ""
-    excess = relative_excess(result.values)
-    rows = np.flatnonzero((result.groups >= 0) & np.isfinite(excess).all(1))
-    own = excess[rows, result.groups[rows]]
-    others = excess[rows].copy()
-    others[np.arange(len(rows)), result.groups[rows]] = np.inf
-
-    def join(clients: np.ndarray) -> str:
-        names = sorted((result.names[i] for i in clients), key=natural_key)
-        return join_names(names, most=MOST_NAMED)
-
-    similar = rows[others.min(1) <= SIMILAR]
-    better = rows[own > SIMILAR]
-    within = f"within {100 * SIMILAR:.0f} %"
-    sentences = [f"No other group's model fits any client as well as its own ({within})."]
-    if len(similar):
-        sentences = [
-            f"Another group's model fits {len(similar)} of {len(rows)} clients as well ({within}): "
-            f"{join(similar)}."
-        ]
-    if len(better):
-        sentences.append(f"It fits better by more than that: {join(better)}.")
+    has_group = result.groups >= 0
+    uncertain = np.flatnonzero(has_group & (result.confidence < DOUBTFUL))
+    unknown = int((has_group & np.isnan(result.confidence)).sum())
+    level = f"membership confidence below {100 * DOUBTFUL:.0f} %, on rows that formed no group"
+    sentences = []
+    if len(uncertain):
+        names = sorted((result.names[i] for i in uncertain), key=natural_key)
+        who = "1 client" if len(uncertain) == 1 else f"{len(uncertain)} clients"
+        listed = join_names(names, most=MOST_NAMED)
+        sentences.append(f"The group of {who} is uncertain ({level}): {listed}.")
+    elif unknown < has_group.sum():
+        sentences.append(f"The group of no client is uncertain ({level}).")
+    if unknown:
+        who = "1 client" if unknown == 1 else f"{unknown} clients"
+        sentences.append(
+            f"The confidence of {who} is unknown: it takes {MIN_HELD_OUT} rows that formed no "
+            "group (test or validation rows)."
+        )
     return " ".join(sentences)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
@@ -16,11 +15,10 @@ from coterie.data.paths import shorten_word
 from coterie.data.schema import Schema
 from coterie.data.site_columns import SiteColumns, describe_nearly_empty
 from coterie.metrics import METRICS
-from coterie.reporting.run_records import Methods, RunRecord
+from coterie.reporting.run_records import Methods, RunRecord, name_folder
 from coterie.reporting.text import NOTHING, TextTable, capitalise, join_names
-from coterie.reporting.verdict import ONE_EACH, ONE_FOR_ALL, method_name
+from coterie.reporting.verdict import method_name
 
-MOST_TITLED = 5  # methods in the title
 MOST_NAMED = 5  # unseen clients
 MOST_COLUMNS = 12  # columns with empty cells
 MOST_VALUES = 20  # of a list in a table cell
@@ -28,12 +26,19 @@ MOST_VALUES = 20  # of a list in a table cell
 
 # ------------------------------------------------------------------------------ data and names
 def describe_title(methods: Methods) -> str:
-    """Name the methods and the data."""
-    who = f"{len(methods)} methods"
-    if len(methods) <= MOST_TITLED:
-        who = join_names(list(methods))
-    first = next(iter(methods.values()))[0]
-    return f"{who} on {name_data(first)}"
+    """Say what is predicted and where; for a reader who knows no method."""
+    run = next(iter(methods.values()))[0]
+    where = f"{len(run.training_names):,} {'sites' if run.has_sites else 'clients'}"
+    label = name_label(run)
+    if label:
+        return f"Predicting {label} at {where}"
+    return f"Predictions for {where}: {name_data(run)}"
+
+
+def name_label(run: RunRecord) -> str:
+    """Return the column that is predicted; "" for data without columns."""
+    schema = run.roster.schema
+    return "" if schema is None else str(schema["label"])
 
 
 def name_data(run: RunRecord) -> str:
@@ -58,9 +63,6 @@ def describe_data(runs: Sequence[RunRecord]) -> str:
         if len(unseen) <= MOST_NAMED and len(runs) == 1:
             who += f" ({', '.join(unseen)})"
     data = f"{who} from {name_data(run)}"
-    label = re.search(r"[?&]label=([^&]*)", run.data)
-    if label is not None:
-        data += f", label {label[1]}"
     sentences = [f"{data}."]
     if run.has_sites:
         sentences.append("Each site is one client.")
@@ -71,28 +73,44 @@ def describe_data(runs: Sequence[RunRecord]) -> str:
     return " ".join(sentences)
 
 
+KINDS = {
+    "fedavg": "one model for all sites",
+    "fedprox": "one model for all sites",
+    "local": "a model for each site from its own rows alone",
+    "fedavg-ft": "one model for all sites, which each then adapts to its own rows",
+    "ditto": "a model for each site, trained beside the common one and pulled towards it",
+    "mixed": "a model for each site, as near to the others as their rows say",
+    "apfl": "a model for each site that mixes the common one with its own",
+    "fedper": "one model for all sites except for some layers that each keeps",
+    "pfedme": "a model for each site, tied to a common one",
+    "perfedavg": "one model for all sites, made to be adapted by each with one step",
+    "l2sgd": "a model for each site, moved towards their mean from time to time",
+    "fedbcd": "a model for each site and a common one that pull each other",
+}
+
+
+def describe_kind(label: str, with_groups: Collection[str]) -> str:
+    """Say in a phrase which models a method trains; "" for a method that is not known."""
+    if label in with_groups:
+        return "groups of similar sites with a model for each group"
+    return KINDS.get(method_name(label), "")
+
+
 def describe_names(methods: Sequence[str], with_groups: Collection[str], metric: str) -> str:
     """Explain the names of methods and of the metric.
 
     Args:
         methods: The methods of the page.
-        with_groups: Those that found groups.
-        metric: The main metric.
+        with_groups: Those that found several groups.
+        metric: The metric that decides.
     """
-    parts = []
-    for label in methods:
-        name = method_name(label)
-        if name in ONE_FOR_ALL:
-            parts.append(f"{label} trains one model for all clients")
-        elif name == "local":
-            parts.append(f"{label} trains a model for each client separately")
-        elif name in ONE_EACH:
-            parts.append(f"{label} trains a model for each client that also learns from the others")
+    known = [label for label in methods if describe_kind(label, with_groups)]
+    parts = [f"{label}, {describe_kind(label, with_groups)}" for label in known]
     grouping = [label for label in methods if label in with_groups]
-    if grouping:
-        verb = "finds groups and trains" if len(grouping) == 1 else "find groups and train"
-        parts.append(f"{join_names(grouping)} {verb} a model for each group")
-    sentences = [f"{'; '.join(parts)}."] if parts else []
+    if len(grouping) > 1:
+        parts = [part for label, part in zip(known, parts) if label not in grouping]
+        parts.append(f"{join_names(grouping)}, {describe_kind(grouping[0], with_groups)}")
+    sentences = [f"The methods are {'; '.join(parts)}."] if parts else []
     shown = METRICS[metric]
     better = "higher" if shown.higher_is_better else "lower"
     sentences.append(f"{capitalise(shown.label)} is {shown.description}: {better} is better.")
@@ -100,12 +118,54 @@ def describe_names(methods: Sequence[str], with_groups: Collection[str], metric:
     return " ".join(sentences)
 
 
+# ------------------------------------------------------------------------------ what to do next
+class NextStep(NamedTuple):
+    """How to use the best model."""
+
+    sentence: str
+    commands: list[tuple[str, str]]  # (for whom, command)
+
+
+def next_step(
+    run: RunRecord, leader: str, with_groups: Collection[str], error: str
+) -> NextStep | None:
+    """Say which model to use, and the command for the owner of a site; None without a folder.
+
+    Args:
+        run: The best method's first run.
+        leader: Its label.
+        with_groups: Methods that found several groups.
+        error: Its typical error as a phrase; "": unknown.
+    """
+    kind = describe_kind(leader, with_groups)
+    sentence = f"Use {leader}" + (f": {kind}." if kind else ".")
+    if error:
+        sentence += f" {capitalise(error)}."
+    if run.folder is None or run.roster.schema is None:
+        return NextStep(sentence, [])
+    folder = shlex.quote(name_folder(run.folder))
+    site = shlex.quote(run.training_names[0])
+    commands = [
+        (
+            f"a site that took part, such as {run.training_names[0]}",
+            f"coterie predict {folder} new_rows.csv --client {site} --out predictions.csv",
+        ),
+        (
+            "a new site with some labelled rows",
+            f"coterie predict {folder} new_rows.csv --support its_rows.csv --out predictions.csv",
+        ),
+        ("to take the models elsewhere", f"coterie export {folder} models"),
+    ]
+    return NextStep(sentence, commands)
+
+
 # ------------------------------------------------------------------------------ empty cells
 class EmptyCells(NamedTuple):
     """The empty cells in the training rows of all clients."""
 
-    fill: str  # what replaces numbers: "mean" or "median"; "" if only texts are missing
-    columns: list[tuple[str, int]]  # (name, empty cells), most first
+    fill: str  # what replaces numbers: "mean" or "median"
+    numbers: list[tuple[str, int]]  # columns of numbers and dates (name, empty cells), most first
+    texts: list[tuple[str, int]]  # columns of texts, likewise
     rows: int  # in total
     nearly_empty: str  # columns that are nearly empty at some sites; "": none, or unknown
 
@@ -122,12 +182,15 @@ def count_empty_cells(schema: Schema | None, site_columns: SiteColumns | None) -
     with_gaps = [column for column in schema.features if column.missing]
     if not with_gaps:
         return None
-    fill = ""
-    if any(column.kind != "category" for column in with_gaps):
-        fill = schema.fill or ""
     nearly_empty = "" if site_columns is None else describe_nearly_empty(site_columns)
-    columns = sorted(((c.name, c.missing) for c in with_gaps), key=lambda column: -column[1])
-    return EmptyCells(fill, columns, schema.rows, nearly_empty)
+    with_gaps = sorted(with_gaps, key=lambda column: -column.missing)
+    return EmptyCells(
+        fill=schema.fill or "",
+        numbers=[(c.name, c.missing) for c in with_gaps if c.kind != "category"],
+        texts=[(c.name, c.missing) for c in with_gaps if c.kind == "category"],
+        rows=schema.rows,
+        nearly_empty=nearly_empty,
+    )
 
 
 def describe_empty_cells(result: EmptyCells, one_seed: str = "") -> str:
@@ -137,14 +200,19 @@ def describe_empty_cells(result: EmptyCells, one_seed: str = "") -> str:
         result: The empty cells.
         one_seed: The seed whose training rows were counted, if there are several.
     """
-    what = 'Empty cells count as the category "other"'
-    if result.fill:
-        what = f"Empty cells were filled with the {result.fill} over all clients"
-    columns = [f"{name} {empty:,}" for name, empty in result.columns]
     of = f"of {result.rows:,} training rows"
     if one_seed:
         of += f" with {one_seed}"
-    return f"{what}, {of}: {join_names(columns, MOST_COLUMNS)}."
+    treatments = (
+        (f"Empty cells were filled with the {result.fill} over all clients", result.numbers),
+        ('Empty texts count as the category "other"', result.texts),
+    )
+    sentences = []
+    for what, columns in treatments:
+        if columns:
+            listed = join_names([f"{name} {empty:,}" for name, empty in columns], MOST_COLUMNS)
+            sentences.append(f"{what}, {of}: {listed}.")
+    return " ".join(sentences)
 
 
 # ------------------------------------------------------------------------------ settings, versions

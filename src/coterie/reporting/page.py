@@ -40,7 +40,7 @@ from coterie.reporting.drawing import Styles
 from coterie.reporting.fairness import Fairness
 from coterie.reporting.group_membership import MainGroups
 from coterie.reporting.method import MethodByMethod, MethodDetails
-from coterie.reporting.overview import EmptyCells, Provenance
+from coterie.reporting.overview import EmptyCells, NextStep, Provenance
 from coterie.reporting.predictions import ConstantBaseline, Predictions
 from coterie.reporting.run_records import Methods
 from coterie.reporting.verdict import GroupBenefit
@@ -70,7 +70,9 @@ class Page:
 
     title: str
     verdict: str  # sentences about the best method and those that diverged
+    no_groups: str  # a sentence if every method that looks for groups found one
     benefit: GroupBenefit | None
+    next_step: NextStep | None
     constant_baseline: ConstantBaseline | None
     about_data: str  # sentences
     empty_cells: EmptyCells | None
@@ -127,7 +129,10 @@ def collect_page(
         label for label, groups in final_groups.items() if len(np.unique(groups[groups >= 0])) > 1
     ]
     with_models = [label for label in several if label in statistics]
-    main = next(iter([*with_models, *several, *final_groups]), None)
+    benefit = verdict.group_benefit(compared)
+    main = None
+    if benefit is None or benefit.may_pay:
+        main = next(iter([*with_models, *several]), None)
     details = method.method_by_method(
         [methods[label][0] for label in ranking],
         statistics=statistics,
@@ -142,7 +147,9 @@ def collect_page(
     return Page(
         title=overview.describe_title(methods),
         verdict=verdict.describe_verdict(compared),
-        benefit=verdict.group_benefit(compared),
+        no_groups=verdict.describe_no_groups(compared),
+        benefit=benefit,
+        next_step=choose_next_step(methods, compared, several),
         constant_baseline=predictions.compare_with_constant(compared),
         about_data=overview.describe_data(next(iter(methods.values()))),
         empty_cells=next(
@@ -150,7 +157,7 @@ def collect_page(
         ),
         constants=next((s.constants for s in all_statistics if s.constants), ()),
         one_seed=name_one_seed(methods),
-        about_names=overview.describe_names(list(methods), final_groups, compared.metric),
+        about_names=overview.describe_names(list(methods), several, compared.metric),
         missing=missing,
         groups=(
             group_membership.main_groups(main, methods, final_groups, main_statistics)
@@ -173,6 +180,33 @@ def collect_page(
         styles=drawing.method_styles(methods),
         provenance=overview.provenance(methods),
     )
+
+
+def choose_next_step(
+    methods: Methods, compared: Comparison, with_groups: Sequence[str]
+) -> NextStep | None:
+    """Say how to use the best model; None if no method has a score."""
+    if not compared.best:
+        return None
+    leader = compared.best[0]
+    return overview.next_step(
+        methods[leader][0], leader, with_groups, describe_accuracy_of(compared, leader)
+    )
+
+
+def describe_accuracy_of(compared: Comparison, leader: str) -> str:
+    """Say how far predictions are off, in words that need no statistics."""
+    if compared.metric == "mse":
+        error = text.format_error(compared.scores[leader] ** 0.5)
+        return f"its predictions are typically off by {error}, in the unit of the label"
+    accuracy = comparison.average(compared.runs[leader], "accuracy")
+    if accuracy is None:
+        return ""
+    guess = comparison.average(compared.runs[leader], "commonest")
+    sentence = f"it predicts {100 * accuracy:.0f} % of the test rows right"
+    if guess is not None:
+        sentence += f"; always guessing the commonest class would be right in {100 * guess:.0f} %"
+    return sentence
 
 
 def name_one_seed(methods: Methods) -> str:

@@ -73,7 +73,9 @@ class RunRecord:
         """The run's folder; None if it has none."""
         if isinstance(self.origin, Path):
             return self.origin
-        return None if self.origin.folder is None else self.origin.folder.path
+        if isinstance(self.origin, Run) and self.origin.folder is not None:
+            return self.origin.folder.path
+        return None
 
     @property
     def home(self) -> Path | None:

@@ -76,6 +76,14 @@ def format_number(value: float) -> str:
     return text.replace("-0.00", "0.00").replace("-", "−")
 
 
+def format_error(value: float) -> str:
+    """Format an error in the label's unit with three significant digits: "12,400", "0.712"."""
+    if value >= 100:
+        digits = max(len(f"{value:.0f}") - 3, 0)
+        return f"{round(value, -digits):,.0f}"
+    return f"{value:.3g}"
+
+
 def format_bytes(size: float) -> str:
     """Format a number of bytes with its unit, such as "12.3 MB"."""
     if size < 1000:

@@ -14,11 +14,12 @@ from typing import NamedTuple
 from coterie.metrics import METRICS
 from coterie.reporting.comparison import Comparison, Lead, describe_diverged
 from coterie.reporting.intervals import MIN_SITES
-from coterie.reporting.text import format_score, join_names
+from coterie.reporting.text import format_error, format_score, join_names
 
 ONE_FOR_ALL = ("fedavg", "fedprox")
 ONE_EACH = (
     "local",
+    "mixed",
     "fedavg-ft",
     "ditto",
     "apfl",
@@ -41,10 +42,8 @@ def describe_verdict(comparison: Comparison) -> str:
     leads = comparison.leads_of_best
     if comparison.best:
         first, *level = comparison.best
-        score = f"a test {METRICS[comparison.metric].label} of"
-        number = format_score(comparison.scores[first], comparison.metric)
-        verb = "reaches" if len(comparison.scores) == 1 else "scores best, with"
-        sentences.append(f"{first} {verb} {score} {number}.")
+        verb = "has" if len(comparison.scores) == 1 else "scores best, with"
+        sentences.append(f"{first} {verb} {describe_score(comparison, first)}.")
         if level:
             verb = "is" if len(level) == 1 else "are"
             sentence = f"{join_names(level)} {verb} level with it"
@@ -62,6 +61,15 @@ def describe_verdict(comparison: Comparison) -> str:
     if comparison.diverged:
         sentences.append(describe_diverged(comparison))
     return " ".join(sentences)
+
+
+def describe_score(comparison: Comparison, label: str) -> str:
+    """Return a method's score as a phrase; the error of numbers is given in the label's unit."""
+    score = comparison.scores[label]
+    metric = METRICS[comparison.metric]
+    if metric.name == "mse":
+        return f"a typical error of {format_error(score**0.5)} (the root of the test MSE)"
+    return f"a test {metric.label} of {format_score(score, metric.name)}"
 
 
 def explain_no_interval(lead: Lead) -> str:
@@ -125,6 +133,12 @@ class GroupBenefit(NamedTuple):
     missing: list[str]  # kinds of methods that are missing from the comparison
     singles: int = 0  # groups of the first seed if all groups of all seeds have one member, else 0
     agreement: float | None = None  # mean ARI of the groups of its seeds; None: not known
+
+    @property
+    def may_pay(self) -> bool:
+        """Whether nothing speaks against groups: they pay, or what would tell is missing."""
+        is_unknown = bool(self.missing) or not any(lead.has_interval for lead in self.leads)
+        return self.pays or (is_unknown and not any(lead.is_worse for lead in self.leads))
 
     @property
     def is_unstable(self) -> bool:
