@@ -148,7 +148,7 @@ def draw_scores(
     noise = NOISE * np.sqrt(USUAL_ROWS / rows)
     share = rows / rows.sum()
     error = np.sqrt(2 * (share**2 * (SITE_EFFECT**2 + noise**2 / seeds)).sum())
-    names = tuple(f"s{i}" for i in range(sites))
+    names = tuple(f"s{i:04}" for i in range(sites))
     scores: Scores = {}
     for method in range(methods):
         level = 10 + (worse_by * error if method == methods - 1 else 0)
@@ -219,10 +219,10 @@ def count_claims(draws: int, out: Path) -> None:
         "| --: | --: | --: | --: | --: | --: | --: | --: |",
     ]
     rng = np.random.default_rng(0)
-    for methods in (2, 3, 5, 10):
+    for methods in (2, 5, 10):
         for sites in (5, 15, 100):
             for seeds in (1, 2, 3, 5):
-                for effect in (0.0, 0.2, 0.6) if seeds > 1 else (0.0,):
+                for effect in (0.0, 0.6) if seeds > 1 else (0.0,):
                     how = {"methods": methods, "sites": sites, "seeds": seeds}
                     how["seed_effect"] = effect
                     equal = [draw_scores(rng, **how) for _ in range(draws)]

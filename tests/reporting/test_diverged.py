@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from made_up import GROUPS, NAMES, grouped, scored, statistics
+from made_up import GROUPS, grouped, scored, statistics
 
 import coterie as ct
 from coterie.reporting.comparison import compare, describe_diverged
@@ -61,7 +61,7 @@ def test_a_diverged_method_is_named_but_not_drawn():
     assert 'data-line="ifca"' in page and 'data-line="local"' not in page
     assert "<td>local</td>" in page  # in the comparison
     assert '<th scope="col">local</th>' not in page and "a, local: " not in page
-    assert "ifca has a typical error of 0.707 (the root of the test MSE)." in page and len(NAMES) == 4
+    assert "ifca has a typical error of 0.707 (the root of the test MSE)." in page
 
 
 def test_the_page_concludes_what_the_command_line_does():

@@ -139,6 +139,8 @@ def paired_gaps(one: BySeed, other: BySeed) -> tuple[np.ndarray, np.ndarray] | N
 
 def align_sites(scores: ScoresBySite, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the values and rows of these sites; NaN and 0 for missing ones."""
+    if list(scores.names) == names:
+        return scores.values, scores.rows
     position = {name: i for i, name in enumerate(scores.names)}
     values = np.full(len(names), np.nan)
     rows = np.zeros(len(names))
