@@ -27,6 +27,7 @@ ORDER = (
     "methods",
     "data",
     "models",
+    "augment",
     "metrics",
     "aggregation",
     "privacy",

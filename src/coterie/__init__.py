@@ -23,6 +23,7 @@ from coterie.core.version import __version__ as __version__
 # Each public name is listed twice: here for type checkers and editors, and below in `_MODULES` or
 # `_MODULE_OF` for the import at its first use.
 if TYPE_CHECKING:
+    from coterie import augment as augment
     from coterie import clustering as clustering
     from coterie import data as data
     from coterie import metrics as metrics
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from coterie.core.contract import Upload as Upload
     from coterie.core.contract import client as client
     from coterie.core.forward import Draws as Draws
+    from coterie.core.model_spec import ModelSpec as ModelSpec
     from coterie.core.settings import Local as Local
     from coterie.core.settings import setting as setting
     from coterie.core.task import Batch as Batch
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from coterie.runs.search import search as search
 
 _MODULES = {
+    "augment": "augment",
     "clustering": "clustering",
     "contract": "core.contract",
     "data": "data",
@@ -111,6 +114,7 @@ _MODULE_OF = {
     "Data": "core.client_data",
     "Repeat": "core.client_data",
     "Draws": "core.forward",
+    "ModelSpec": "core.model_spec",
     "Algorithm": "core.contract",
     "Rows": "core.contract",
     "Upload": "core.contract",

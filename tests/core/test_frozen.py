@@ -75,9 +75,9 @@ def test_another_frozen_value_is_refused(tmp_path):
     fed = federation(4)
     method = ct.IFCA(clusters=2, lr=0.5)
     first = ct.run(method, fed, RandomFeatures, rounds=1, out=tmp_path / "run")
-    with pytest.raises(ct.CoterieError, match="its layers or its frozen values differ"):
+    with pytest.raises(ct.CoterieError, match="its layers, its loss or its frozen values differ"):
         ct.resume(tmp_path / "run", fed, louder, rounds=2)
-    with pytest.raises(ct.CoterieError, match="its layers or its frozen values differ"):
+    with pytest.raises(ct.CoterieError, match="its layers, its loss or its frozen values differ"):
         ct.load(tmp_path / "run", model=louder)
     with pytest.raises(ct.CoterieError, match="the frozen values 'shift' of the model are not"):
         ct.run(method, fed, louder, rounds=1, start=first)

@@ -7,11 +7,15 @@ a cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
+
+from coterie.core.errors import CoterieError
 
 
 @dataclass(frozen=True)
@@ -47,3 +51,28 @@ SQUARED_ERROR = RowLoss(
     lambda outputs, y: (outputs - y) ** 2,
     lambda outputs, y: 2 * (outputs - y),
 )
+
+
+def weighted_cross_entropy(
+    weights: Sequence[float], classes: int | None, dtype: torch.dtype
+) -> RowLoss:
+    """Cross-entropy times the weight of the true class.
+
+    Raises:
+        CoterieError: If there is not one positive weight per class.
+    """
+    given = [float(weight) for weight in weights]
+    if len(given) != classes or not all(0 < weight < math.inf for weight in given):
+        raise CoterieError(
+            f"class_weights are {given}: give one positive number for each of the {classes} "
+            "classes of a classification."
+        )
+    of_class = torch.tensor(given, dtype=dtype)
+
+    def values(outputs: Tensor, y: Tensor) -> Tensor:
+        return _cross_entropies(outputs, y) * of_class.to(outputs.device)[y]
+
+    def gradient(outputs: Tensor, y: Tensor) -> Tensor:
+        return _cross_entropy_gradient(outputs, y) * of_class.to(outputs.device)[y][..., None]
+
+    return RowLoss(f"cross_entropy {given}", values, gradient)

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, vmap
 
 from coterie.core.errors import CoterieError
 from coterie.core.execution import Execution
@@ -22,10 +22,16 @@ from coterie.core.layers import (
     override_output,
     uses_rows_elsewhere,
 )
-from coterie.core.losses import CROSS_ENTROPY, SQUARED_ERROR
+from coterie.core.losses import (
+    CROSS_ENTROPY,
+    SQUARED_ERROR,
+    RowLoss,
+    weighted_cross_entropy,
+)
+from coterie.core.model_spec import ModelSpec
 from coterie.core.params import Params, stack
 from coterie.core.randomness import scramble
-from coterie.core.trees import tree_leaves
+from coterie.core.trees import tree_leaves, tree_map
 
 Kind = Literal["classification", "regression"]
 PROBED_ROWS = 7  # an unusual number, to recognise the axis of the rows
@@ -93,7 +99,7 @@ class Task:
 
     def __init__(
         self,
-        model: Callable[[], nn.Module] | nn.Module,
+        model: ModelSpec | Callable[[], nn.Module] | nn.Module,
         kind: Kind,
         example: Tensor,
         classes: int | None = None,
@@ -105,7 +111,7 @@ class Task:
 
         Args:
             model: A factory, called for each random start; or a module, whose weights are the only
-                start.
+                start; or one of these in a `ModelSpec`.
             kind: "classification" or "regression".
             example: [n, ...], rows to check the model with.
             classes: Number of classes.
@@ -121,14 +127,16 @@ class Task:
         self.kind = kind
         self.classes = classes
         self.scale = scale
-        self.row_loss = CROSS_ENTROPY if kind == "classification" else SQUARED_ERROR
+        self.spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
+        factory: Callable[[], nn.Module] | nn.Module = self.spec.model
         self.dtype = dtype
         self.device = torch.device(device)
-        if isinstance(model, nn.Module):
-            self.factory = None
-            self.module = self._prepare(copy.deepcopy(model))
+        self.row_loss = self._choose_loss()
+        self.factory: Callable[[], nn.Module] | None = None
+        if isinstance(factory, nn.Module):
+            self.module = self._prepare(copy.deepcopy(factory))
         else:
-            self.factory = model
+            self.factory = factory
             # the same frozen values in every process, whatever the run's seed is
             self.module = self._construct(CONSTRUCTION_SEED)
         check_layers(self.module)
@@ -156,6 +164,8 @@ class Task:
         self.layers: list[Layer] | None = None  # of a chain of linear layers
         if self.first is not None:
             self.layers = common_layers(self.module)
+        if self.layers is None or self.spec.loss is not None:
+            self.needs_loop = self.needs_loop or not self._can_be_vectorised(example)
 
     def _prepare(self, module: Any) -> nn.Module:
         """Move a module to the task's device and dtype."""
@@ -164,7 +174,20 @@ class Task:
                 f"the model factory gave a {type(module).__name__}: "
                 "it must return a torch nn.Module."
             )
+        self.spec.freeze(module)
         return module.to(self.device, self.dtype)
+
+    def _choose_loss(self) -> RowLoss:
+        """The loss that the model's spec names; else cross-entropy or squared error."""
+        if self.spec.loss is not None:
+            if self.scale is not None:
+                raise CoterieError(
+                    "a loss of your own measures targets in their own unit: set label_scale='none'."
+                )
+            return RowLoss("own", self.spec.loss)
+        if self.spec.class_weights is not None:
+            return weighted_cross_entropy(self.spec.class_weights, self.classes, self.dtype)
+        return CROSS_ENTROPY if self.kind == "classification" else SQUARED_ERROR
 
     def _construct(self, seed: int) -> nn.Module:
         """A new module from the factory."""
@@ -209,7 +232,7 @@ class Task:
         Models without frozen values have the hash that version 0.2 computed.
         """
         shapes = {k: list(v.shape) for k, v in self.module.named_parameters()}
-        digest = hashlib.sha256(f"{self.module} {shapes}".encode())
+        digest = hashlib.sha256(f"{self.module} {shapes}{self.spec.describe()}".encode())
         for name, value in self.frozen.items():
             digest.update(f" {name} {value.dtype} {list(value.shape)} ".encode())
             digest.update(value.cpu().contiguous().numpy().tobytes())
@@ -268,7 +291,7 @@ class Task:
 
     def predictions(self, out: Tensor) -> Tensor:
         """Convert the module's outputs to logits, or to targets in the original unit."""
-        if self.kind == "regression" and out.dim() > 1:
+        if self.kind == "regression" and out.dim() > 1 and out.shape[-1] == 1:
             out = out[..., 0]
         if self.scale is not None:
             out = out * self.scale.deviation + self.scale.mean
@@ -306,6 +329,9 @@ class Task:
         given = {**self.fixed, **params}
         running = {k: given[k] for k in self.averaged if k in given}
         with ForwardPass(running, mask, draws) as forward:
+            if self.spec.augment is not None:
+                assert draws is not None
+                x = self.spec.augment(x, draws)
             out = functional_call(self.module, {**counters(self.module), **given}, (x,))
         return out, forward
 
@@ -378,15 +404,68 @@ class Task:
                 f"the model returns a {type(out).__name__}: let it return one tensor, its outputs."
             )
         shape = tuple(out.shape[1:])
+        if self.spec.loss is not None:
+            self._check_loss(out)
         if self.kind == "classification" and (len(shape) != 1 or shape[0] < (self.classes or 1)):
             raise CoterieError(
                 f"the model gives outputs of shape {shape} per row, but the data have "
                 f"{self.classes} classes: its last layer must have {self.classes} outputs."
             )
-        if self.kind == "regression" and shape not in ((), (1,)):
+        if self.kind == "regression" and shape not in ((), (1,)) and self.spec.loss is None:
             raise CoterieError(
                 f"the model gives outputs of shape {shape} per row, but the target is one "
                 "number: its last layer must have 1 output."
+            )
+
+    def _can_be_vectorised(self, example: Tensor) -> bool:
+        """Whether `vmap` has rules for all that the model and its loss call."""
+        x = example[:1].to(self.device)
+        if x.is_floating_point():
+            x = x.to(self.dtype)
+        y_type = torch.int64 if self.kind == "classification" else self.dtype
+        y = torch.zeros(1, dtype=y_type, device=self.device)
+        key = torch.zeros((), dtype=torch.long, device=self.device)
+        batch = Batch.of(x, y, self.dtype)._replace(key=key)
+        given = (self.travelling(self.module), batch)
+        try:
+            with torch.no_grad():
+                vmap(self.training_loss)(*tree_map(lambda v: v[None], given))
+        except RuntimeError:
+            return False
+        return True
+
+    def _check_loss(self, out: Tensor) -> None:
+        """Raise a `CoterieError` if a loss of one's own does not give one value per row."""
+        y_type = torch.int64 if self.kind == "classification" else self.dtype
+        y = torch.zeros(len(out), dtype=y_type, device=self.device)
+        shown = self.predictions(out)
+        try:
+            with torch.no_grad():
+                values = self.row_loss.values(shown, y)
+        except (RuntimeError, IndexError, TypeError, ValueError, AttributeError) as e:
+            raise CoterieError(
+                f"the loss cannot take outputs of shape {tuple(shown.shape)} and targets of shape "
+                f"{tuple(y.shape)} and type {y.dtype}: {str(e).strip().splitlines()[0]}."
+            ) from e
+        if not isinstance(values, Tensor) or values.shape != y.shape:
+            found = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else repr(values)
+            raise CoterieError(
+                f"the loss gives {found} for {len(y)} rows: it must give one value per row, such "
+                "as with reduction='none'."
+            )
+
+    def _check_augmentation(self, x: Tensor, draws: Draws) -> None:
+        """Raise a `CoterieError` if augmentation changes the shape of rows."""
+        assert self.spec.augment is not None
+        with torch.no_grad(), ForwardPass(draws=draws):
+            changed = self.spec.augment(x, draws)
+        if not isinstance(changed, Tensor) or (changed.shape, changed.dtype) != (x.shape, x.dtype):
+            found = type(changed).__name__
+            if isinstance(changed, Tensor):
+                found = f"rows of shape {tuple(changed.shape[1:])} and type {changed.dtype}"
+            raise CoterieError(
+                f"augment gives {found} for rows of shape {tuple(x.shape[1:])} and type {x.dtype}: "
+                "it must keep both."
             )
 
     def _probe(self, x: Tensor) -> Any:
@@ -398,6 +477,8 @@ class Task:
             x = draws.randn(*x.shape)
             draws.shapes.clear()
         params = self.travelling(self.module)
+        if self.spec.augment is not None:
+            self._check_augmentation(x, draws)
         with torch.no_grad():
             trained, forward = self._run_training(params, x, None, draws)
             evaluated = copy.deepcopy(self.module).eval()
@@ -407,7 +488,7 @@ class Task:
         self.norm_values = min([2, *forward.values_per_row])
         # a draw whose first axis is not that of the rows would change with padding
         self.needs_loop |= any(not shape or shape[0] % PROBED_ROWS for shape in draws.shapes)
-        if forward.replaced or not _are_equal(trained, out):
+        if forward.replaced or self.spec.augment is not None or not _are_equal(trained, out):
             self.replaces = True
             self.evaluated = evaluated
         return out

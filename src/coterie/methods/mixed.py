@@ -45,6 +45,7 @@ from coterie.core.contract import (
     setting,
 )
 from coterie.core.errors import CoterieError
+from coterie.core.losses import CROSS_ENTROPY, SQUARED_ERROR
 from coterie.core.params import Params
 from coterie.core.task import Task
 from coterie.methods.features import (
@@ -650,6 +651,11 @@ class Mixed(Algorithm):
     # ------------------------------------------------------------------ settings
     def check(self, task: Task, sizes: Tensor) -> None:
         super().check(task, sizes)
+        if task.row_loss not in (CROSS_ENTROPY, SQUARED_ERROR):
+            raise CoterieError(
+                "mixed maximises a likelihood and has no other loss: leave out loss and "
+                "class_weights."
+            )
         is_additive = additive_layer(task) is not None
         if not task.is_linear and not is_additive:
             raise CoterieError(

@@ -11,6 +11,7 @@ from typing import Any
 
 from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError, unknown_name
+from coterie.core.model_spec import ModelSpec
 from coterie.core.user_file import is_file_spec, load_object
 
 PACKAGE = "coterie.methods"
@@ -69,8 +70,8 @@ def find(name: str, trust: Sequence[str] | None = None) -> type[Algorithm]:
     return known[name]
 
 
-def model(name: str, trust: Sequence[str] | None = None) -> str | Callable[[], Any]:
-    """A model's name as it is, or a model factory from a user's file.
+def model(name: str, trust: Sequence[str] | None = None) -> str | ModelSpec | Callable[[], Any]:
+    """A model's name as it is, or a model factory or `ModelSpec` from a user's file.
 
     Args:
         name: Such as "mlp", or "path/to/file.py:Net".
@@ -86,8 +87,8 @@ def model(name: str, trust: Sequence[str] | None = None) -> str | Callable[[], A
     """
     if not is_file_spec(name):
         return name
-    factory: Callable[[], Any] = load_object(name, trust)
-    if not callable(factory):
+    factory: ModelSpec | Callable[[], Any] = load_object(name, trust)
+    if not callable(factory) and not isinstance(factory, ModelSpec):
         raise CoterieError(
             f"{name} is not a model: it must be a class or function that returns a torch nn.Module."
         )

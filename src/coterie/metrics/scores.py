@@ -42,6 +42,9 @@ EVALUATION_SUMS: dict[str, Report] = {
     "n": RowCount("the number of samples", exact=True, secure="summed"),
     "loss": Losses("the sum of their losses", secure="summed"),
     "absolute": Losses("the sum of their absolute errors", secure="summed"),
+    "squared": Losses(
+        "the sum of their squared errors, if the loss is another", secure="summed"
+    ),
     "y": Finite("the sum of their targets", secure="summed"),
     "y2": Finite("the sum of their squared targets", minimum=0, secure="summed"),
     "brier": Losses(
@@ -80,8 +83,12 @@ def sum_over_samples(task: Task, outputs: Tensor, batch: Batch) -> dict[str, Ten
     sums = {"n": batch.mask.sum(), "loss": _masked_sum(losses, batch)}
     if task.kind == "regression":
         y = batch.y.double() * batch.mask
-        absolute = _masked_sum((outputs - batch.y).abs(), batch)
-        return {**sums, "absolute": absolute, "y": y.sum(), "y2": (y * y).sum()}
+        errors = (outputs if outputs.dim() == 1 else outputs[:, 0]) - batch.y
+        absolute = _masked_sum(errors.abs(), batch)
+        sums |= {"absolute": absolute, "y": y.sum(), "y2": (y * y).sum()}
+        if task.spec.loss is None:
+            return sums
+        return {**sums, "squared": _masked_sum(errors.square(), batch)}
     return {**sums, **_sum_over_classes(outputs, batch)}
 
 
@@ -423,9 +430,13 @@ def find_main_metric(history: Iterable[Mapping[str, Any]]) -> str | None:
     return next((name for name in candidates if name in columns), None)
 
 
+def _squared_errors(sums: Arrays) -> np.ndarray:
+    return sums.get("squared", sums["loss"])
+
+
 def _r2(sums: Arrays) -> np.ndarray:
     variation = sums["y2"] - sums["y"] ** 2 / sums["n"]  # Σ (y − mean)²
-    return np.where(variation > 0, 1 - sums["loss"] / variation, np.nan)
+    return np.where(variation > 0, 1 - _squared_errors(sums) / variation, np.nan)
 
 
 def _mean_over_classes(per_class: np.ndarray, sums: Arrays) -> np.ndarray:
@@ -544,7 +555,7 @@ _ALL = [
         label="MSE",
         description="the mean squared error of predictions",
         task="regression",
-        compute=lambda sums: sums["loss"] / sums["n"],
+        compute=lambda sums: _squared_errors(sums) / sums["n"],
         higher_is_better=False,
         format=".4g",
         unit="target²",
@@ -556,7 +567,7 @@ _ALL = [
         label="RMSE",
         description="the square root of the mean squared error",
         task="regression",
-        compute=lambda sums: np.sqrt(sums["loss"] / sums["n"]),
+        compute=lambda sums: np.sqrt(_squared_errors(sums) / sums["n"]),
         higher_is_better=False,
         format=".4g",
         unit="target",

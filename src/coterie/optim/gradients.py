@@ -62,11 +62,16 @@ def linear(layer: Linear, params: Params, rows: Tensor) -> Tensor:
     return torch.baddbmm(params[layer.bias][:, None], rows, params[layer.weight].mT)
 
 
+def _on_one_client(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function of one client's tensors, applied to tensors [1, ...] without `vmap`."""
+    return lambda *of_clients: fn(*(v[0] for v in of_clients))[None]
+
+
 def _mean_losses(task: Task, outputs: Tensor, batch: Batch) -> Tensor:
     """The mean over each client's unmasked samples, [c]."""
     losses = task.row_loss.values
     if task.row_loss.gradient is None:  # a function of one client's samples
-        losses = vmap(losses)
+        losses = vmap(losses) if len(outputs) > 1 else _on_one_client(losses)
     weighted = losses(task.predictions(outputs), batch.y) * (batch.mask * batch.weight)
     return weighted.sum(1) / batch.mask.sum(1).clamp(min=1) / task.loss_unit
 

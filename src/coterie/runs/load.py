@@ -209,6 +209,11 @@ class RunCode:
         """Return the task; raise an error if the model is not the one that was trained."""
         model = self.given_model
         if model is None:
+            if self.model_name.startswith("ModelSpec("):
+                raise CoterieError(
+                    f"the model of {self.path} is a ct.ModelSpec of your own",
+                    "give it again, with model=",
+                )
             model = registry.model(self.model_name, self.trust)
             name = getattr(model, "__qualname__", None)  # other objects have no lasting name
             if name not in (None, self.config.model):
@@ -218,8 +223,8 @@ class RunCode:
         task, _ = create_task(roster, model, self.config.options)
         if task.fingerprint() != self.config.fingerprint.model:
             raise CoterieError(
-                f"the model is not the one of {self.path} ({self.config.model}): its layers or its "
-                "frozen values differ",
+                f"the model is not the one of {self.path} ({self.config.model}): its layers, "
+                "its loss or its frozen values differ",
                 "give the model of the run; a run of version 0.2 with frozen values has to be "
                 "trained again",
             )

@@ -22,6 +22,7 @@ from coterie import models
 from coterie.aggregation.attacks import Attack, choose_attackers, poison_labels
 from coterie.core.contract import Algorithm, check_settings
 from coterie.core.errors import CoterieError, Option
+from coterie.core.model_spec import ModelSpec
 from coterie.core.task import Task
 from coterie.data import Federation
 from coterie.data.roster import Roster
@@ -45,7 +46,7 @@ from coterie.runs.options import Options, check_run_options
 from coterie.runs.run import Run
 from coterie.runs.step_sizes import fit_step_sizes, scale_losses
 
-Model = str | Callable[[], nn.Module] | nn.Module | None
+Model = str | Callable[[], nn.Module] | nn.Module | ModelSpec | None
 MakeEngine = Callable[[Algorithm, Task, Federation, Options, Plan], Engine]
 
 
@@ -68,13 +69,14 @@ def create_task(roster: Roster, model: Model, options: Options) -> tuple[Task, s
             options=[Option("device", "cpu")],
         )
     name = model_name(model, roster)
-    factory: Any = model
-    if model is None or isinstance(model, str):
-        factory = models.build(name, roster)
+    spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
+    if spec.model is None or isinstance(spec.model, str):
+        known = models.default(roster) if spec.model is None else spec.model
+        spec = dataclasses.replace(spec, model=models.build(known, roster))
     x, _ = roster.example()
     dtype = getattr(torch, options.dtype)
     task = Task(
-        factory,
+        spec,
         kind=roster.kind,
         example=x,
         classes=roster.classes,
@@ -91,6 +93,8 @@ def model_name(model: Model, roster: Roster) -> str:
         return models.default(roster)
     if isinstance(model, str):
         return model
+    if isinstance(model, ModelSpec):  # no name of a built-in model: its options must be given again
+        return f"ModelSpec({model_name(model.model, roster)})"
     if isinstance(model, nn.Module):
         return f"{type(model).__name__}()"
     return str(getattr(model, "__qualname__", repr(model)))

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ from coterie import models
 from coterie.core.call import pick_clients
 from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError, Option, unknown_name
+from coterie.core.model_spec import ModelSpec
 from coterie.core.params import Params, unstack
 from coterie.core.task import Task
 from coterie.core.version import __version__
@@ -346,12 +348,13 @@ class Exported:
             model = self._known_model()
         elif isinstance(model, str):
             model = registry.model(model)
-        if isinstance(model, str):
-            model = models.build(model, self.roster)
+        spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
+        if isinstance(spec.model, str):
+            spec = replace(spec, model=models.build(spec.model, self.roster))
         x, _ = self.roster.example()
         dtype = getattr(torch, self.card.dtype)
         scale = self.roster.label_scale
-        self.task = Task(model, self.roster.kind, x, self.roster.classes, dtype, scale=scale)
+        self.task = Task(spec, self.roster.kind, x, self.roster.classes, dtype, scale=scale)
         files = {name: self._read(name, entry) for name, entry in self.card.files.items()}
         # frozen values are the same in all files
         self.task = self.task.with_frozen(next(iter(files.values())))
