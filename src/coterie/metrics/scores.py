@@ -42,9 +42,7 @@ EVALUATION_SUMS: dict[str, Report] = {
     "n": RowCount("the number of samples", exact=True, secure="summed"),
     "loss": Losses("the sum of their losses", secure="summed"),
     "absolute": Losses("the sum of their absolute errors", secure="summed"),
-    "squared": Losses(
-        "the sum of their squared errors, if the loss is another", secure="summed"
-    ),
+    "squared": Losses("the sum of their squared errors, if the loss is another", secure="summed"),
     "y": Finite("the sum of their targets", secure="summed"),
     "y2": Finite("the sum of their squared targets", minimum=0, secure="summed"),
     "brier": Losses(
