@@ -33,6 +33,7 @@ from coterie.methods.random_effects import (
     score_at,
     sum_scores,
 )
+from coterie.reporting.coefficients import collect_coefficients
 from oracles import federation
 
 TABLES = Path(os.environ.get("COTERIE_DATA", "data")) / "sites"
@@ -348,6 +349,17 @@ def test_standard_errors_are_those_of_generalised_least_squares():
     at = torch.eye(2, dtype=torch.float64)
     found = trained.method.standard_errors(trained.task, trained.state, at, 0 * at[:1])
     np.testing.assert_allclose(found[0], expected, rtol=1e-3)
+
+
+def test_the_report_has_mean_slopes(bent):
+    found = collect_coefficients(bent.trained, np.zeros(6, dtype=int))
+    slopes = dict(zip(found.columns, found.values[:, 0]))
+    deviation = next(c.deviation for c in bent.trained.roster.schema.features if c.name == "weight")
+    assert slopes["weight"] == pytest.approx(0.1 * deviation, abs=0.4)
+    effect = {e.column: e for e in bent.effects()}["weight"]
+    change = np.interp(1, np.linspace(-2, 2, 41), effect.mean)
+    change -= np.interp(-1, np.linspace(-2, 2, 41), effect.mean)
+    assert slopes["weight"] == pytest.approx(change / 2, abs=1e-4)
 
 
 def test_effects_need_tables(pooled):

@@ -165,7 +165,7 @@ class Mixed(Algorithm):
         True, "shrink the group models by the marginal likelihood; else maximum likelihood"
     )
     tolerance: float = setting(
-        1e-3, "end a fit when the log likelihood changes by less in a step", gt=0
+        1e-2, "end a fit when the log likelihood changes by less in a step", gt=0
     )
     max_steps: int = setting(100, "EM steps for one number of groups, at most", ge=1)
     features: str = setting(
@@ -524,7 +524,7 @@ class Mixed(Algorithm):
         start = int(has_intercept(task))
         end = start + len(units.shift)
         determined = determined.clamp(min=1e-3)
-        squares, counts = pool(means[..., start:end] ** 2, determined[..., start:end])
+        squares, counts = pool(means[..., start:end] ** 2, determined[..., start:end], weight=0.25)
         parts = [torch.full_like(means[..., :start], 1e-3), counts / (squares + 1e-12)]
         if units.is_smooth:
             empty = means.new_zeros(*means.shape[:-1], len(units.shift))
@@ -657,15 +657,15 @@ class Mixed(Algorithm):
                 "class_weights."
             )
         is_additive = additive_layer(task) is not None
+        if self.features == "smooth" and not is_additive:
+            raise CoterieError(
+                "smooth features need a table and the model additive",
+                "use them on a table without --model, or --features linear",
+            )
         if not task.is_linear and not is_additive:
             raise CoterieError(
                 "mixed fits linear or additive models, and this model has other layers",
                 "use --model linear",
-            )
-        if self.features == "smooth" and not is_additive:
-            raise CoterieError(
-                "smooth features need columns of numbers and the model additive",
-                "use them with a table and leave out --model",
             )
         if task.is_linear and task.kind == "classification":
             outputs = len(task.module.get_parameter(task.first.weight))  # type: ignore[union-attr]
@@ -705,13 +705,13 @@ def to_labels(task: Task, units: Units, values: Tensor) -> Tensor:
     return values.to(task.dtype)
 
 
-def pool(squares: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Add one observation of average size to each of several variances, [..., L, q].
+def pool(squares: Tensor, counts: Tensor, weight: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Add `weight` observations of average size to each of several variances, [..., L, q].
 
     A variance that few observations determine is then near the average of all, instead of 0.
     """
     average = squares.sum((-2, -1), keepdim=True) / counts.sum((-2, -1), keepdim=True)
-    return squares + average, counts + 1
+    return squares + weight * average, counts + weight
 
 
 def with_hinges(fit: Fit, units: Units, task: Task) -> Fit:

@@ -33,7 +33,7 @@ from coterie.core.task import Task
 from coterie.methods.features import Units, features, raw_labels
 
 CURVATURES = 3  # how often Newton's method computes A, which takes most of the time
-STEPS = 3  # steps with the same A
+STEPS = 2  # steps with the same A
 GRADIENT_STEPS = 6  # conjugate-gradient steps that correct for covariances between classes
 # lengths of a step; the best is taken
 LENGTHS = (1.0, 0.5, 0.2, 0.05, 0.005, 0.0)

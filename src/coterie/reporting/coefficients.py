@@ -12,7 +12,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
+from coterie.core.params import Params, unstack
 from coterie.data.site_columns import SiteColumns
 from coterie.reporting.text import TextTable, format_number, join_names
 from coterie.runs.trained import TrainedRun
@@ -107,10 +109,15 @@ def order_by_difference(values: np.ndarray) -> np.ndarray:
 
 
 def linear_weights(trained: TrainedRun) -> np.ndarray | None:
-    """Return the weights of linear group models, [K, columns], in the label's unit; else None."""
+    """Return the weights of linear group models, [K, columns], in the label's unit; else None.
+
+    Those of additive models are mean slopes, from one deviation below the mean to one above.
+    """
     centres = trained.centres
-    is_linear = trained.model_name.partition(":")[0] in ("linear", "softmax")
-    if centres is None or not is_linear:
+    model = trained.model_name.partition(":")[0]
+    if centres is not None and model == "additive" and len(trained.task.row_shape) == 1:
+        return mean_slopes(trained, centres)
+    if centres is None or model not in ("linear", "softmax"):
         return None
     matrices = [leaf for leaf in centres.values() if leaf.dim() == 3]  # [K, outputs, columns]
     if len(matrices) != 1:
@@ -122,6 +129,19 @@ def linear_weights(trained: TrainedRun) -> np.ndarray | None:
         return None  # many classes have too many numbers to read
     unit = 1.0 if trained.task.scale is None else trained.task.scale.deviation
     return unit * weights[:, 0]
+
+
+def mean_slopes(trained: TrainedRun, centres: Params) -> np.ndarray | None:
+    """Return half the change of each group's prediction from −1 to 1 in each column."""
+    task = trained.task
+    rows = torch.eye(task.row_shape[0], dtype=task.dtype)
+    slopes = []
+    for model in unstack(centres):
+        change = (task.outputs(model, rows) - task.outputs(model, -rows)) / 2
+        if change.dim() == 2 and change.shape[1] != 2:
+            return None
+        slopes.append(change[:, 1] - change[:, 0] if change.dim() == 2 else change)
+    return torch.stack(slopes).double().numpy()
 
 
 # ------------------------------------------------------------------------------ as text
