@@ -23,14 +23,14 @@ ROUNDS = 10
 KRUM = {"robust": "krum", "robust_share": 0.45}
 CASES: dict[str, dict[str, Any]] = {
     "no attack": {},
-    "8 `free-ride`, `--screen 0`": {"attack": "free-ride", "attackers": 8, "screen": 0.0},
+    "8 `free-ride`, `--clip-factor 0`": {"attack": "free-ride", "attackers": 8, "clip_factor": 0.0},
     "8 `free-ride`": {"attack": "free-ride", "attackers": 8},
     "no attack, `--init random`": {"init": "random"},
-    "8 `free-ride`, `--init random --screen 0`": {
+    "8 `free-ride`, `--init random --clip-factor 0`": {
         "init": "random",
         "attack": "free-ride",
         "attackers": 8,
-        "screen": 0.0,
+        "clip_factor": 0.0,
     },
     "8 `free-ride`, `--init random`": {"init": "random", "attack": "free-ride", "attackers": 8},
     "the 32 others alone, `--init random`": {"init": "random", "without_attackers": True},

@@ -71,7 +71,7 @@ def found(method: ct.Algorithm, fed: Federation, model: str, seed: int) -> int:
     return int(first["notes"]["clusters"])
 
 
-def told(counts: list[int], right: int) -> str:
+def describe_counts(counts: list[int], right: int) -> str:
     others = ", ".join(
         f"{k} ({n}×)" if n > 1 else str(k) for k, n in sorted(Counter(counts).items()) if k != right
     )
@@ -91,7 +91,7 @@ if __name__ == "__main__":
     for name, (right, make, model, lr) in CASES.items():
         for cls in (ct.IFCA, ct.OneShot):
             cells = [
-                told(
+                describe_counts(
                     [
                         found(cls(clusters="auto", auto_by=rule, lr=lr), make(s), model, s)
                         for s in range(*args.seeds)

@@ -47,7 +47,7 @@ class Race:
         self.threads = threads
         self.processes: dict[str, list[Process]] = {}
         self.turns: dict[str, list[Turn]] = {}
-        self.told: dict[str, dict[str, Any]] = {}  # when they had warmed up
+        self.ready: dict[str, dict[str, Any]] = {}  # when they had warmed up
         self.reasons: dict[str, str] = {}  # why some failed
 
     def __enter__(self) -> Race:
@@ -70,11 +70,11 @@ class Race:
         for name, processes in self.processes.items():
             try:
                 for process in processes:
-                    self.told[name] = process.ready()
+                    self.ready[name] = process.ready()
             except Failed as failure:
                 self.drop(name, str(failure))
                 continue
-            if self.told[name]["fingerprint"] != expected:
+            if self.ready[name]["fingerprint"] != expected:
                 self.drop(name, "it has other data")
 
     def turns_of(self, peer: Peer) -> list[Turn]:
@@ -117,7 +117,7 @@ class Race:
         for name, turns in self.turns.items():
             best = min(turns, key=lambda turn: min(turn.wall))
             contenders[name] = {
-                **self.told[name],
+                **self.ready[name],
                 "turns": [turn.summary() for turn in turns],
                 "loss": judge.loss(best.process.models()),
             }

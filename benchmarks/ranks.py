@@ -28,8 +28,7 @@ from coterie.core.trees import tree_leaves
 from coterie.ranks.engine import RanksEngine
 from coterie.ranks.group import RankGroup
 from coterie.ranks.launch import local_ranks, rank_from_environment
-from coterie.ranks.shard import RankShard
-from coterie.ranks.worker import serve_rank
+from coterie.ranks.shard import RankShard, serve_rank
 from coterie.runs.run import Run
 from coterie.runs.start import Job, create_job
 from machine import write_page

@@ -160,7 +160,7 @@ def measure(point: Point, folder: Path) -> dict[str, float]:
     in_rounds = peak()
     forget_peak()
     began = time.perf_counter()
-    run.train()  # the last round, how sure memberships are, the checkpoint and the tables
+    run.train()  # the last round, membership confidence, the checkpoint and the tables
     finished = time.perf_counter() - began
     steps = STEPS * max(1, round(point.participation * point.clients)) * len(rows)
     parts = fed.parts().values()

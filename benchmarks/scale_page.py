@@ -24,7 +24,7 @@ PARTS = {
 def as_table(measured: list[dict[str, Any]]) -> str:
     """Return the measurements of a part as a Markdown table."""
     lines = [
-        "| clients | taking part | groups | features | µs a client-step | of CPU | "
+        "| clients | participating | groups | features | µs a client-step | of CPU | "
         "s to open | s to prepare | s at the end | data, MB | start, MB | rounds, MB | end, MB |",
         "| ---: " * 13 + "|",
     ]
@@ -100,7 +100,7 @@ def draw_one(
                 marker="o",
                 linestyle=style,
                 linewidth=2.2,
-                label=f"{share:.0%} take part{name}",
+                label=f"{share:.0%} participate{name}",
             )
     axes.set_xscale("log")
     axes.set_yscale("log")

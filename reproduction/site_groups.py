@@ -119,7 +119,7 @@ def describe_members(cell: CellResult) -> list[str]:
 
 def describe_stability(results: ResultTable) -> list[str]:
     """Return one sentence about the agreement of groups between seeds."""
-    told = []
+    parts = []
     for line in results.lines:
         cells = cells_with_groups(results, line)
         found = [{name: group for name, group, _ in cell.extra["sites"]} for cell in cells]
@@ -127,10 +127,10 @@ def describe_stability(results: ResultTable) -> list[str]:
         known = [ari for ari in pairs if ari is not None]
         if known:
             is_one = all(len(set(groups.values())) == 1 for groups in found)
-            told.append(f"{line} {'has one group' if is_one else f'{np.mean(known):.2f}'}")
-    if not told:
+            parts.append(f"{line} {'has one group' if is_one else f'{np.mean(known):.2f}'}")
+    if not parts:
         return []
-    return [f"Groups of two seeds agree by (ARI; chance 0, the same 1): {', '.join(told)}."]
+    return [f"Groups of two seeds agree by (ARI; chance 0, the same 1): {', '.join(parts)}."]
 
 
 def group_agreement(first: dict[str, int], second: dict[str, int]) -> float | None:

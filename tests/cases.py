@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import MISSING, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -317,16 +318,29 @@ def rows_for(method: Algorithm, fed: ct.data.Federation) -> ct.data.Federation:
     return replace(fed, classes=2, train=coarse(fed.train), test=coarse(fed.test))
 
 
+_cached_federation = cache(federation)
+
+
+def small_federation(method: Algorithm, unseen: int = 0) -> ct.data.Federation:
+    """Ten clients with rows for the method."""
+    return rows_for(method, _cached_federation(unseen=unseen))
+
+
 def variants() -> dict[str, Algorithm]:
-    """Every method, once with its defaults and once per entry of VARIANTS in its test file."""
+    """Every method with its defaults, and once per entry of VARIANTS in its test file.
+
+    Two clusters where the default is "auto", which is one more variant: to count clusters takes
+    longer than all the rest of these small runs. `mixed` counts them in its rounds, and with a
+    given number it ends after the first.
+    """
     found: dict[str, Algorithm] = {}
     for name, cls in methods().items():
-        needs = (
-            {"clusters": 2}
-            if any(f.name == "clusters" and f.default is MISSING for f in fields(cls))
-            else {}
-        )
+        defaults = {f.name: f.default for f in fields(cls)}
+        counts = defaults.get("clusters") == "auto" and cls is not ct.Mixed
+        needs = {"clusters": 2} if counts or defaults.get("clusters") is MISSING else {}
         found[name] = brief(cls(**needs))
+        if counts:
+            found[f"{name} clusters=auto"] = brief(cls())
         folder, stem = cls.__module__.split(".")[1:]
         path = HERE / folder / f"test_{stem}.py"
         if path.exists():

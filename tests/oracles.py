@@ -209,8 +209,8 @@ def federation(clients: Any, test: Any = None, **how: Any) -> Federation:
 def ready(method: ct.Algorithm, fed: Federation, model: Any, **options: Any) -> Run:
     """A run on the loop engine in float64 that has not begun.
 
-    No screening of far moves: clients are few and ragged.
+    Updates are not clipped: clients are few and ragged.
     """
     return prepare_run(
-        method, fed, model, **{"engine": "loop", "dtype": "float64", "screen": 0.0, **options}
+        method, fed, model, **{"engine": "loop", "dtype": "float64", "clip_factor": 0.0, **options}
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
@@ -15,6 +16,8 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
 import coterie
+from coterie.cli.commands import COMMANDS, NETWORK_COMMANDS
+from coterie.data import makers
 from coterie.methods.registry import methods
 
 SOURCE = Path(coterie.__file__).parent
@@ -119,7 +122,7 @@ def import_cycles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def test_no_module_imports_itself_through_others():
-    trees = {module_name(path): ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
+    trees = parse_package()
     graph = {name: imported_modules(tree, trees) for name, tree in trees.items()}
     assert import_cycles(graph) == []
 
@@ -133,6 +136,147 @@ def test_an_import_cycle_is_noticed():
     }
     graph = {name: imported_modules(ast.parse(text), files) for name, text in files.items()}
     assert import_cycles(graph) == [["a", "a.b", "a.c"]]
+
+
+# ------------------------------------------------------------------------------ signs of size
+# Modules that only one other module imports, besides those found by name: only to be lowered.
+MOST_SINGLE_IMPORTERS = 29
+LEAST_DOCSTRINGS = 0.2
+CALLED_FROM_OUTSIDE = {
+    "groups_table": "for users of a Result",
+    "_repr_html_": "Jupyter calls it",
+    "setup_context": "torch.autograd.Function calls it",
+}
+
+
+def parse_package() -> dict[str, ast.Module]:
+    """The syntax tree of each module, by name."""
+    return {module_name(path): ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
+
+
+def importers(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
+    """Which modules use each module.
+
+    A name that a package imports from its module in order to export it counts for the modules that
+    import it from the package.
+    """
+    exported = {
+        f"{package}.{alias.asname or alias.name}": node.module
+        for package in trees
+        for node in trees[package].body
+        if isinstance(node, ast.ImportFrom) and (SOURCE.parent / package.replace(".", "/")).is_dir()
+        for alias in node.names
+    }
+    users: dict[str, set[str]] = {name: set() for name in trees}
+    for user, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                continue
+            for name in names:
+                if name not in trees:
+                    name = exported.get(name, name.rpartition(".")[0])
+                if name in trees and user != name:
+                    users[name].add(user)
+    return users
+
+
+def found_by_name() -> set[str]:
+    """Modules that are imported by the name of a command, a method or a data set."""
+    commands = [c.place for c in (*COMMANDS.values(), *NETWORK_COMMANDS.values()) if c.place]
+    found = {f"coterie.cli.{place.partition('.')[0]}" for place in commands}
+    found |= {cls.__module__ for cls in methods().values()}
+    return found | {maker.__module__ for maker, _ in makers().values()}
+
+
+def test_few_modules_have_a_single_importer():
+    """A module that only one other needs is a part of it, unless both together are too long."""
+    trees = parse_package()
+    exempt = found_by_name() | {m for m in trees if (SOURCE.parent / m.replace(".", "/")).is_dir()}
+    single = sorted(m for m, users in importers(trees).items() if len(users) == 1)
+    single = [m for m in single if m not in exempt]
+    assert len(single) <= MOST_SINGLE_IMPORTERS, f"merge one of {single}"
+
+
+def test_importers_are_found_through_their_package():
+    trees = {
+        "coterie": ast.parse("from coterie.core import f\nfrom coterie.core.call import g"),
+        "coterie.core": ast.parse("from coterie.core.call import f"),
+        "coterie.core.call": ast.parse("import coterie.core.errors"),
+        "coterie.core.errors": ast.parse(""),
+    }
+    users = importers(trees)
+    assert users["coterie.core.call"] == {"coterie", "coterie.core"}
+    assert users["coterie.core.errors"] == {"coterie.core.call"}
+
+
+def test_class_names_are_unique():
+    names = [
+        node.name
+        for tree in parse_package().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+def docstrings(tree: ast.AST) -> list[ast.Constant]:
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, documented)]
+    firsts = [body[0].value for body in bodies if body and isinstance(body[0], ast.Expr)]
+    return [first for first in firsts if isinstance(first, ast.Constant)]
+
+
+def names_used(tree: ast.AST) -> set[str]:
+    """The names that code reads, and the words of its strings; docstrings and definitions not."""
+    documented = {id(node) for node in docstrings(tree)}
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.Constant) and id(node) not in documented:
+            found |= set(re.findall(r"\w+", str(node.value)))
+    return found
+
+
+def unused_functions(trees: Collection[ast.AST], templates: str) -> list[str]:
+    """The functions and methods whose names occur nowhere else, and that nothing registers."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [n for tree in trees for n in ast.walk(tree) if isinstance(n, functions)]
+    registers = lambda decorator: isinstance(decorator, ast.Call)  # @register("name")
+    defined = {n.name for n in nodes if not any(map(registers, n.decorator_list))}
+    used = set(re.findall(r"\w+", templates)).union(*map(names_used, trees))
+    return sorted(name for name in defined - used if not name.endswith("__"))
+
+
+def test_every_function_has_a_caller():
+    templates = "\n".join(path.read_text() for path in SOURCE.rglob("*.jinja"))
+    assert unused_functions(parse_package().values(), templates) == sorted(CALLED_FROM_OUTSIDE)
+
+
+def test_a_function_without_a_caller_is_noticed():
+    code = 'def f():\n    """Not g."""\n    h()\ndef g(): f\ndef h(): ...\ndef k(): ...\n'
+    code += '@register("m")\ndef m(): ...'
+    assert unused_functions([ast.parse(code)], "{{ k() }}") == ["g"]
+
+
+def test_a_fifth_of_the_lines_are_docstrings():
+    """Of docstrings and code, without blank lines and comments between the code."""
+    documented = code = 0
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text()
+        spans = [(node.lineno, node.end_lineno) for node in docstrings(ast.parse(text))]
+        inside = {number for first, last in spans for number in range(first, last + 1)}
+        documented += len(inside)
+        for number, line in enumerate(text.splitlines(), start=1):
+            is_code = line.strip() and not line.strip().startswith("#")
+            code += bool(is_code and number not in inside)
+    assert documented / (documented + code) >= LEAST_DOCSTRINGS
 
 
 # ------------------------------------------------------------------------------ methods

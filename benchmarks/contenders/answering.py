@@ -31,7 +31,7 @@ class Request(NamedTuple):
 class Contender(Protocol):
     """One library with one problem."""
 
-    packages: tuple[str, ...]  # whose versions are told
+    packages: tuple[str, ...]  # whose versions are reported
 
     def prepare(self, threads: int) -> Callable[[], Any]:
         """Go back to the start, untimed, and return the round, which is timed."""
@@ -69,7 +69,7 @@ def serve(request: Request, make: Callable[[Problem, int], Contender]) -> None:
     answers = own_stdout()
     contender = make(request.problem, request.threads)
     warm_up(contender, request.threads)
-    tell(answers, ready_message(request.problem, contender.packages, contender.counts()))
+    send(answers, ready_message(request.problem, contender.packages, contender.counts()))
     for line in sys.stdin:
         work = contender.prepare(int(line))
         began = time.perf_counter(), time.process_time()
@@ -79,7 +79,7 @@ def serve(request: Request, make: Callable[[Problem, int], Contender]) -> None:
             "processor": time.process_time() - began[1],
         }
         save_models(request.scratch, contender.models(result))
-        tell(answers, took)
+        send(answers, took)
 
 
 def warm_up(contender: Contender, threads: int) -> None:
@@ -101,7 +101,7 @@ def ready_message(
     }
 
 
-def tell(answers: TextIO, message: dict[str, Any]) -> None:
+def send(answers: TextIO, message: dict[str, Any]) -> None:
     """One line to the driver."""
     answers.write(json.dumps(message) + "\n")
     answers.flush()

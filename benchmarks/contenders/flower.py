@@ -26,7 +26,7 @@ from contenders.answering import (
     read_request,
     ready_message,
     save_models,
-    tell,
+    send,
 )
 from contenders.flower_client import client_app
 from contenders.problems import Problem, first_models
@@ -69,13 +69,13 @@ class Answering(FedAvg):
         save_models(self.request.scratch, [model])
         if server_round == 2:  # two rounds warm it up
             counts = [reply.content["metrics"] for reply in replies]
-            told = {
+            reported = {
                 "steps": sum(count["steps"] for count in counts),
                 "rows": sum(count["rows"] for count in counts),
             }
-            tell(self.answers, ready_message(self.request.problem, PACKAGES, told))
+            send(self.answers, ready_message(self.request.problem, PACKAGES, reported))
         if server_round > 2:
-            tell(self.answers, took)
+            send(self.answers, took)
         return arrays, metrics
 
 

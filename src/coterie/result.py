@@ -389,7 +389,7 @@ def run(
         plan: How clients are vectorised; None: chosen by the data and the machine.
         on_round: Called with each round's row of metrics.
         **options: Fields of `Options`: rounds, seed, participation, dropout, engine, eval_every,
-            eval_clients, valid, stop_after, choose_on, screen, dtype, device and others.
+            eval_clients, valid, stop_after, choose_on, clip_factor, dtype, device and others.
 
     Returns:
         The trained run.

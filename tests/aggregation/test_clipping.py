@@ -66,7 +66,7 @@ def test_slower_clients_are_never_shut_out(method):
     fed = slow_minority()
     options = {"model": "linear", "rounds": 60, "eval_every": 60, "dtype": "float64"}
     screened = ct.run(method, fed, **options)
-    free = ct.run(method, fed, screen=0, **options)
+    free = ct.run(method, fed, clip_factor=0, **options)
     assert not any(row["rejected"] or row["clipped"] for row in screened.history)
     pairs = zip(tree_leaves(screened.state), tree_leaves(free.state), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
@@ -191,4 +191,4 @@ def test_what_is_usual_grows_by_steps():
 
 def test_a_screen_that_would_lengthen_uploads_is_refused():
     with pytest.raises(ct.CoterieError, match="larger than 1"):
-        prepare_run(ct.FedAvg(), federation(), "linear", screen=0.5)
+        prepare_run(ct.FedAvg(), federation(), "linear", clip_factor=0.5)

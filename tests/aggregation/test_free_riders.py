@@ -167,10 +167,15 @@ def test_eight_free_riders_of_forty_cost_ifca_little():
     fed = ct.data.rotated("digits", clients=40, seed=0)
     options = {"rounds": 5, "eval_every": 5}
     accuracy = {
-        screen: ct.run(
-            ct.IFCA(clusters=4), fed, screen=screen, attack="free-ride", attackers=8, **options
+        clip_factor: ct.run(
+            ct.IFCA(clusters=4),
+            fed,
+            clip_factor=clip_factor,
+            attack="free-ride",
+            attackers=8,
+            **options,
         ).final["accuracy"]
-        for screen in (0.0, 10.0)
+        for clip_factor in (0.0, 10.0)
     }
     clean = ct.run(ct.IFCA(clusters=4), fed, **options).final["accuracy"]
     assert accuracy[10.0] > clean - 0.03

@@ -51,9 +51,9 @@ def test_a_newcomer_in_three_commands(coterie, run, new, tmp_path) -> None:
 
 def test_as_json_and_for_a_client_and_a_group(coterie, run, new) -> None:
     assignment = json.loads(coterie("assign", run, new, "--json").out)
-    assert set(assignment) == {"group", "losses", "margin", "usual", "rows"}
+    assert set(assignment) == {"group", "losses", "margin", "typical_loss", "rows"}
     assert len(assignment["losses"]) == 2
-    assert assignment["rows"] == 60 and assignment["usual"] == ct.load(run).final["loss"]
+    assert assignment["rows"] == 60 and assignment["typical_loss"] == ct.load(run).final["loss"]
     by_client = coterie("predict", run, new, "--client Köln")
     by_group = coterie("predict", run, new, "--cluster", assignment["group"])
     assert by_client == by_group and by_client.status == 0

@@ -30,7 +30,7 @@ def refused(outcome, *words: str) -> None:
         ("run", ["needs one method", "coterie list"]),
         ("run ifca fedavg --clusters 2", ["needs one method"]),
         ("compare ifca ifca --clusters 2", ["named twice"]),
-        ("run ifac --clusters 2", ["unknown algorithm 'ifac'", "'ifca'"]),
+        ("run ifac --clusters 2", ["unknown method 'ifac'", "'ifca'"]),
         ("run ifca --clusters many", ["--clusters is 'many'", "a whole number or auto"]),
         ("run fedavg --ifca.lr 1", ["--ifca.lr has no effect: this command does not run ifca."]),
         ("run ifca --cluster 2", ["unknown flag '--cluster'", "'--clusters'"]),

@@ -8,7 +8,10 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+    pytest.mark.slow,  # real processes
+]
 
 # not ru_maxrss, which begins with the memory of the process that forked: a large one under pytest
 SCRIPT = """

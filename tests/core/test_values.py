@@ -41,9 +41,9 @@ def test_values_become_their_type(value: Any, kind: Any, expected: Any) -> None:
     assert converted == expected and type(converted) is type(expected)
 
 
-def test_words_are_kept() -> None:
-    assert convert_value("auto", int | str, "clusters", words=("auto",)) == "auto"
-    assert convert_value("3", int | str, "clusters", words=("auto",)) == 3
+def test_literals_are_kept() -> None:
+    assert convert_value("auto", int | str, "clusters", literals=("auto",)) == "auto"
+    assert convert_value("3", int | str, "clusters", literals=("auto",)) == 3
 
 
 @pytest.mark.parametrize(

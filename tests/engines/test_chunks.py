@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import coterie as ct
+from coterie.cli.dry_run import WorkingMemory
 from coterie.core.client_data import Store
 from coterie.core.contract import Upload, Weight, client
 from coterie.core.params import axpy, pick
 from coterie.data.shards import balance_samples
-from coterie.engines.memory import WorkingMemory
 from coterie.engines.plan import Chunk, adapt_plan, chunk_clients, make_chunks, order_chunks
 from coterie.optim import gradient
 from coterie.runs.start import prepare_run

@@ -50,7 +50,9 @@ def remembered(run) -> torch.Tensor:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_secure_run_is_the_plain_run_up_to_rounding(name):
     """Integers with 24 binary places change models by about 1e-7; no scores of clients remain."""
-    plain = prepare_run(METHODS[name], federation(), **SMALL | {"secure": False, "screen": 0.0})
+    plain = prepare_run(
+        METHODS[name], federation(), **SMALL | {"secure": False, "clip_factor": 0.0}
+    )
     secure = prepare_run(METHODS[name], federation(), **SMALL)
     if name in ("ifca", "ifca-share", "ifca-gradients", "cfl-mgd"):
         # the start is found in another way, perhaps with other numbers of clusters

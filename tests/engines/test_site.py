@@ -267,7 +267,7 @@ def test_a_nest_that_is_too_deep_is_refused(depth):
 
 
 def test_an_answer_that_takes_too_long_is_stopped():
-    one = find(honest(ct.L2SGD(lr=0.5), limits=Limits(seconds=2)), "move")
+    one = find(honest(ct.L2SGD(lr=0.5), limits=Limits(seconds=2)), "take_step")
     began = time.monotonic()
     static = {"n": 4, "mixings": 0, "steps": 10**9}
     one.refuses(one.changed(static=static), "TooLong")
@@ -439,7 +439,7 @@ def test_a_function_is_answered_a_few_times_in_a_round(name, most):
 
 
 VARIANTS = variants()
-QUICK = ("ifca", "cfl-mgd", "cgpfl", "pfl-tc", "ditto")
+QUICK = ("ifca clusters=auto", "cfl-mgd", "cgpfl", "pfl-tc", "ditto")
 OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS if name not in QUICK]
 
 

@@ -39,7 +39,7 @@ IRRELEVANT = (
     ("options", "rounds"),
     ("options", "seed"),
     ("options", "engine"),
-    ("options", "screen"),
+    ("options", "clip_factor"),
 )
 COMMANDS = {
     "assign": "assign case new.csv --json",

@@ -226,7 +226,7 @@ def test_moves_are_screened_by_how_far_the_shared_layers_went() -> None:
     y[:5] += 0.1 * rng.normal(size=(5, 5))
     y[5] += 4 * x[5, :, 0]
     fed = federation(list(zip(x, y)))
-    run = ready(ct.FedPer(lr=0.05), fed, module, rounds=1, screen=10.0)
+    run = ready(ct.FedPer(lr=0.05), fed, module, rounds=1, clip_factor=10.0)
     for _ in run.rounds():
         pass
     assert run.history[1]["clipped"] == [fed.names[5]]
@@ -242,7 +242,7 @@ def test_a_resumed_run_goes_on_with_what_clients_kept(tmp_path: Path) -> None:
     p = lines()
     method = ct.FedPer(lr=0.05)
     known = {"fed": p.fed, "model": p.model, "method": method}
-    options = {"dtype": "float64", "engine": "vectorised", "screen": 0.0}
+    options = {"dtype": "float64", "engine": "vectorised", "clip_factor": 0.0}
     half = ct.run(method, p.fed, p.model, rounds=2, out=tmp_path / "run", **options)
     before = intercepts(half._run)
     resumed = ct.resume(tmp_path / "run", rounds=4, **known)

@@ -15,10 +15,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import torch
 
 import coterie as ct
-from cases import federation, model_for, spoilt, variants
+from cases import model_for, small_federation, spoilt, variants
 from coterie.ranks.launch import rank_from_environment
-from coterie.ranks.shard import RankShard
-from coterie.ranks.worker import serve_rank
+from coterie.ranks.shard import RankShard, serve_rank
 from coterie.runs.start import Job, create_job
 
 METHODS = variants()
@@ -30,11 +29,11 @@ def job_of(about: dict[str, Any]) -> Job:
     workers = about.pop("workers", 2) // about.get("ranks", 1)
     keeps_grams = about.pop("keeps_grams", False)
     plan = ct.Plan(True, about.pop("chunk", 4), workers, keeps_grams=keeps_grams)
-    fed = spoilt(federation(unseen=2), 3)
+    method = METHODS[about.pop("name")]
+    fed = spoilt(small_federation(method, unseen=2), 3)
     columns = about.pop("columns", None)
     if columns is not None:  # rows that do not begin at multiples of 16 bytes
         fed = with_columns(fed, columns)
-    method = METHODS[about.pop("name")]
     return create_job(method, fed, about.pop("model", model_for(method)), plan=plan, **about)
 
 

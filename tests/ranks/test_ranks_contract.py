@@ -62,19 +62,19 @@ def test_two_ranks_are_one_process(name, group):
     check_bits(group, restore_options(name, dtype="float32"))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "ifca", "cgpfl", "ditto"])
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"dtype": "float64"},
-        {"workers": 4},
-        {"workers": 6},
-        {"keeps_grams": True},
-        {"columns": 13, "model": "softmax", "chunk": 1},
-        {"participation": 1.0, "dropout": 0.0},
-    ],
-    ids=str,
-)
+# what varies is the division of the clients; one method with private states, one with clusters
+DIVISIONS = [
+    ("fedavg", {"dtype": "float64"}),
+    ("ditto", {"workers": 4}),
+    ("cgpfl", {"workers": 6}),
+    ("ifca", {"keeps_grams": True}),
+    ("fedavg", {"columns": 13, "model": "softmax", "chunk": 1}),
+    ("ditto", {"columns": 13, "model": "softmax", "chunk": 1}),
+    ("cgpfl", {"participation": 1.0, "dropout": 0.0}),
+]
+
+
+@pytest.mark.parametrize("name, more", DIVISIONS, ids=str)
 def test_any_number_of_threads_on_two_ranks_is_as_many_in_one_process(name, more, group):
     check_bits(group, restore_options(name, **{"dtype": "float32", "eval_every": 1, **more}))
 
@@ -102,7 +102,7 @@ def test_another_number_of_threads_changes_the_rounding_alone(group):
         {"robust": "median"},
         {"robust": "krum", "attack": "flip", "attackers": 2},
         {"attack": "labels"},
-        {"screen": 1.02, "valid": 0.2},
+        {"clip_factor": 1.02, "valid": 0.2},
     ],
     ids=str,
 )
@@ -114,12 +114,12 @@ def test_guards_and_attacks_are_those_of_one_process(more, group):
     keys = ("rejected", "clipped", "absent")
     of = lambda run: [[row[key] for key in keys] for row in run.history]
     assert of(two) == of(one)
-    if "screen" in more:
+    if "clip_factor" in more:
         assert any(row["clipped"] for row in two.history), "the test is about nothing else"
 
 
 def test_every_rank_shortens_moves_that_are_too_long(group):
-    options = restore_options("fedavg", screen=3)
+    options = restore_options("fedavg", clip_factor=3)
     runs = [job_of(options).create_run(), on_ranks(group, options)]
     rows = []
     for run in runs:

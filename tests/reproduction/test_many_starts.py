@@ -44,7 +44,7 @@ def at_once(fed: ct.data.Federation, starts: Tensor, lr: float = LR) -> Tensor:
 def alone(fed: ct.data.Federation, start: Tensor, lr: float = LR) -> Tensor:
     """The centres that IFCA itself ends with from one start."""
     method = ct.IFCA(clusters=len(start), average="gradients", init="random", lr=lr)
-    options = {"rounds": ROUNDS, "dtype": "float64", "paper": True, "screen": 0}
+    options = {"rounds": ROUNDS, "dtype": "float64", "paper": True, "clip_factor": 0}
     task = prepare_run(method, fed, "linear:nobias", **options).task
     state, _ = method.start(task, len(fed), seed=0)
     (name,) = state.centres

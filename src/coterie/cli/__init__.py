@@ -54,15 +54,15 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        argv: The words after `coterie`. None: those of this process.
+        argv: The arguments after `coterie`. None: those of this process.
 
     Returns:
         The exit status: 0; 2 for bad input; 130 for Ctrl-C; 141 for a closed pipe; 1 for a bug.
     """
     is_process = argv is None
-    words = sys.argv[1:] if argv is None else argv
-    with option_style(words):
-        status = run_command(words, is_process)
+    arguments = sys.argv[1:] if argv is None else argv
+    with option_style(arguments):
+        status = run_command(arguments, is_process)
     return finish_process(status) if is_process else status
 
 
@@ -72,7 +72,7 @@ def run_command(argv: list[str], is_process: bool) -> int:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")  # for terminals that cannot show ±
-        status = dispatch([word for word in argv if word != "--debug"])
+        status = dispatch([argument for argument in argv if argument != "--debug"])
         sys.stdout.flush()
         return status
     except SystemExit as e:  # argparse, after --help
@@ -130,9 +130,9 @@ def dispatch_network(names: list[str], flags: list[str]) -> int:
 
 
 def split_at_first_flag(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Split the words of a command into names, and flags with their values."""
-    for i, word in enumerate(argv):
-        if word.startswith("-"):
+    """Split the arguments of a command into names, and flags with their values."""
+    for i, argument in enumerate(argv):
+        if argument.startswith("-"):
             return argv[:i], argv[i:]
     return argv, []
 

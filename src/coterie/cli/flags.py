@@ -55,7 +55,7 @@ class Flag(NamedTuple):
         return base_type(self.kind)
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def literals(self) -> tuple[str, ...]:
         """Words that are accepted in place of a number."""
         return tuple(self.metadata.get("literals", ()))
 
@@ -70,7 +70,7 @@ class Flag(NamedTuple):
             CoterieError: The value does not fit.
         """
         choices = self.metadata.get("choices", ())
-        return convert_value(value, self.kind, name or self.name, self.words, choices)
+        return convert_value(value, self.kind, name or self.name, self.literals, choices)
 
     def describe(self) -> str:
         """Return meaning, limits and default, for --help."""
@@ -191,18 +191,19 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, argv: list[str]) -> dict[str, Any]:
         """Return the given values by key: text, or a bool for flags without a value."""
-        known, rest = self.parse_known_args([with_hyphens(word) for word in argv])
+        known, rest = self.parse_known_args([with_hyphens(argument) for argument in argv])
         if rest:
             raise self.explain_unknown(rest[0])
         return vars(known)
 
-    def explain_unknown(self, word: str) -> CoterieError:
-        """Return an error for a word that is neither a flag nor a value of one."""
-        flag = word.partition("=")[0]
+    def explain_unknown(self, argument: str) -> CoterieError:
+        """Return an error for an argument that is neither a flag nor a value of one."""
+        flag = argument.partition("=")[0]
         name = flag.lstrip("-")
         if not flag.startswith("-"):
             return CoterieError(
-                f"{word!r} belongs to no flag: give names first, then flags ({self.prog} --help)."
+                f"{argument!r} belongs to no flag: "
+                f"give names first, then flags ({self.prog} --help)."
             )
         if name.replace("-", "_") in TABLE_OPTIONS:
             return CoterieError(f"{flag} is an option of the data set: write --data.{name}.")
@@ -235,34 +236,34 @@ def argument_options(flag: Flag) -> dict[str, Any]:
     elif "choices" in flag.metadata:
         options["metavar"] = "|".join(flag.metadata["choices"])
     else:
-        options["metavar"] = "|".join((METAVARS.get(flag.base, "A,B,…"), *flag.words))
+        options["metavar"] = "|".join((METAVARS.get(flag.base, "A,B,…"), *flag.literals))
     return options
 
 
-def with_hyphens(word: str) -> str:
+def with_hyphens(argument: str) -> str:
     """--local_steps=5 → --local-steps=5"""
-    if not word.startswith("--"):
-        return word
-    name, equals, value = word.partition("=")
+    if not argument.startswith("--"):
+        return argument
+    name, equals, value = argument.partition("=")
     return name.replace("_", "-") + equals + value
 
 
 def split_data_options(argv: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Separate the options of the data set, given as --data.NAME VALUE, from the other words.
+    """Separate the options of the data set, given as --data.NAME VALUE, from the other arguments.
 
     Returns:
-        The options by name, and the other words.
+        The options by name, and the other arguments.
     """
     options: dict[str, str] = {}
     rest = []
-    words = iter(argv)
-    for word in words:
-        if not word.startswith("--data."):
-            rest.append(word)
+    arguments = iter(argv)
+    for argument in arguments:
+        if not argument.startswith("--data."):
+            rest.append(argument)
             continue
-        flag, equals, value = word.partition("=")
+        flag, equals, value = argument.partition("=")
         if not equals:
-            value = next(words, "--")
+            value = next(arguments, "--")
             if value.startswith("--"):
                 raise CoterieError(f"{flag} needs a value.")
         options[flag.removeprefix("--data.").replace("-", "_")] = value

@@ -35,7 +35,7 @@ def option_style(argv: list[str]) -> Iterator[None]:
     """Within this context, write options as the user of a command gives them.
 
     Args:
-        argv: The words of the command; those of `coterie network` read a config file.
+        argv: The arguments of the command; those of `coterie network` read a config file.
     """
     before = _Style.in_config_file
     _Style.in_config_file = argv[:1] == ["network"]

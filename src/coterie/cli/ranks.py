@@ -30,8 +30,9 @@ from coterie.ranks.launch import (
     local_ranks,
     rank_from_environment,
 )
+from coterie.runs.config import restore_roster
 from coterie.runs.folder import RunFolder
-from coterie.runs.options import Options
+from coterie.runs.options import Options, check_ranks
 
 if TYPE_CHECKING:
     from coterie.ranks.engine import RankServer
@@ -74,8 +75,16 @@ def cores_of_rank(options: dict[str, Any]) -> int | None:
 
 
 def ranks_of(folders: Sequence[Path]) -> int:
-    """Return the number of ranks of the runs in these folders; resume needs the same number."""
-    numbers = {folder: RunFolder(folder).config().options.ranks for folder in folders}
+    """Return the number of ranks of the runs in these folders; resume needs the same number.
+
+    Raises:
+        CoterieError: The numbers differ, or a run has fewer clients than ranks.
+    """
+    numbers = {}
+    for folder in folders:
+        config = RunFolder(folder).config()
+        check_ranks(restore_roster(config.roster, f"{folder}/config.json"), config.options)
+        numbers[folder] = config.options.ranks
     first, *others = numbers
     for other in others:
         if numbers[other] != numbers[first]:
@@ -103,7 +112,7 @@ def launch_command(ranks: int, argv: Sequence[str]) -> int:
 
     Args:
         ranks: Number of processes.
-        argv: The words of the command, starting with its name.
+        argv: The arguments of the command, starting with its name.
     """
     return launch_ranks(ranks, ["-m", "coterie", *argv])
 
@@ -159,8 +168,7 @@ def serve_rank(flags: Sequence[str], read_command: Callable[[], UserCode]) -> in
     if NO_TRAINING & {*flags}:
         return 0
     from coterie.cli.messages import describe_error
-    from coterie.ranks import worker  # some builds of torch cannot import it
-    from coterie.ranks.shard import load_shard
+    from coterie.ranks import shard  # some builds of torch cannot import it
 
     info = this_rank()
     assert info is not None
@@ -170,8 +178,8 @@ def serve_rank(flags: Sequence[str], read_command: Callable[[], UserCode]) -> in
 
     def load(config: str) -> RankShard:
         own = read_command()
-        return load_shard(config, info, own.load_model(), own.trust)
+        return shard.load_shard(config, info, own.load_model(), own.trust)
 
     with warnings.catch_warnings(action="ignore"):
-        worker.serve_rank(info, load, describe_error, debug="--debug" in flags)
+        shard.serve_rank(info, load, describe_error, debug="--debug" in flags)
     return 0

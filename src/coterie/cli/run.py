@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import warnings
 from collections.abc import Iterable
@@ -57,6 +58,8 @@ def read_and_start(command: str, names: list[str], argv: list[str]) -> int:
         )
     setup = read_setup(command, names, argv)
     if needs_launch(setup.ranks) and not setup.flags.dry_run:
+        if setup.ranks > (os.cpu_count() or 1):  # if they are too many, better know it now
+            make_job(setup, next(iter(setup.methods)), setup.seeds[0])
         return launch_command(setup.ranks, [command, *names, *argv])
     return start(setup)
 

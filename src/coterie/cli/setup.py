@@ -1,4 +1,4 @@
-"""From the words of `run`, `compare` or `search` to methods, data and options.
+"""From the arguments of `run`, `compare` or `search` to methods, data and options.
 
 Flags override the config file, and the file overrides the defaults.
 """

@@ -375,7 +375,7 @@ class Algorithm:
 
     name: ClassVar[str]  # on the command line
     paper: ClassVar[str]  # authors and year, for `coterie list`
-    needs_all_clients: ClassVar[bool] = False  # all clients take part in every round
+    needs_all_clients: ClassVar[bool] = False  # all clients participate in every round
     is_decentralised: ClassVar[bool] = False  # runs without a server, between peers
 
     def __new__(cls, *args: Any, **settings: Any) -> Self:

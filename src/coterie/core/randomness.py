@@ -58,6 +58,6 @@ def smallest(values: Tensor, count: int) -> Tensor:
     return places
 
 
-def generator(*words: object) -> torch.Generator:
-    """A generator for the server, seeded by these words."""
-    return torch.Generator().manual_seed(digest("/".join(map(str, words))) & (2**63 - 1))
+def generator(*names: object) -> torch.Generator:
+    """A generator for the server, seeded by these names and numbers."""
+    return torch.Generator().manual_seed(digest("/".join(map(str, names))) & (2**63 - 1))

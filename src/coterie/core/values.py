@@ -21,7 +21,7 @@ NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 
 def convert_value(
-    value: Any, kind: Any, name: str, words: Sequence[str] = (), choices: Sequence[str] = ()
+    value: Any, kind: Any, name: str, literals: Sequence[str] = (), choices: Sequence[str] = ()
 ) -> Any:
     """Convert a value to an annotated type.
 
@@ -33,7 +33,7 @@ def convert_value(
         kind: int, float, bool, str, a Literal of texts, a tuple of one of these, or one of these
             or None. In a union of several types the first counts.
         name: What an error calls the value, such as "--lr" or "lr in settings.toml".
-        words: Texts that are accepted unchanged, such as "auto" for a number of clusters.
+        literals: Texts that are accepted unchanged, such as "auto" for a number of clusters.
         choices: Texts that a caller checks for; the error lists them.
 
     Raises:
@@ -48,7 +48,7 @@ def convert_value(
     """
     if is_optional(kind) and (value is None or str(value).lower() == "none"):
         return None
-    if value in words:
+    if value in literals:
         return value
     base = base_type(kind)
     try:
@@ -58,7 +58,7 @@ def convert_value(
     except msgspec.ValidationError:
         pass
     raise CoterieError(
-        f"{name} is {show_value(value)}", f"it must be {describe_type(kind, words, choices)}"
+        f"{name} is {show_value(value)}", f"it must be {describe_type(kind, literals, choices)}"
     ) from None
 
 
@@ -90,7 +90,7 @@ def literal_choices(kind: Any) -> tuple[str, ...]:
     return ()
 
 
-def describe_type(kind: Any, words: Sequence[str] = (), choices: Sequence[str] = ()) -> str:
+def describe_type(kind: Any, literals: Sequence[str] = (), choices: Sequence[str] = ()) -> str:
     """Describe the values that a type allows, for error messages."""
     base = base_type(kind)
     choices = choices or literal_choices(kind)
@@ -100,7 +100,7 @@ def describe_type(kind: Any, words: Sequence[str] = (), choices: Sequence[str] =
         allowed = f"{NAMES[get_args(base)[0]]}, or several with commas between"
     else:
         allowed = NAMES[base]
-    alternatives = [allowed, *words]
+    alternatives = [allowed, *literals]
     if is_optional(kind) and base is not str and not literal_choices(kind):
         alternatives.append("none")
     return " or ".join(alternatives)

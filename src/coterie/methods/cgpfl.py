@@ -5,7 +5,7 @@ and CGPFL-Heur.
     Ω_k         centres              every leaf [K, ...]
     ω_i         Upload.values        every leaf [...], the local model
     θ_i         private.model        every leaf [...], the personal model, which is evaluated
-    P^t         group                int64 [N], −1: never took part
+    P^t         group                int64 [N], −1: never participated
     λ, R, S     lam, outer, inner
     η           inner_lr             the step of θ_i; pFedMe's η is our lr
     β·2/N       pull
@@ -30,9 +30,9 @@ Differences from the paper:
   k-means++ runs again; `fresh=True` runs it in every round, which is the listing's wording.
 * Clusters of consecutive rounds are matched by minimum-cost assignment before the α-mix, so that a
   label keeps its meaning.
-* A client that never took part starts from the mean of the centres, not from cluster 0; it predicts
-  with the centre of smallest loss on its training rows. A new client takes a round's local steps
-  from that centre.
+* A client that never participated starts from the mean of the centres, not from cluster 0; it
+  predicts with the centre of smallest loss on its training rows. A new client takes a round's local
+  steps from that centre.
 * Heur: K̂ = argmin √(dK/m · log(e·m/d)) + μ·Σ_i (m_i/m) min_k ‖ω_i − Ω_k‖² over K = 1..N/2 in the
   first round with answers, where N and m count the answering clients and their rows; then fixed.
   `heur_rounds` chooses again in each of the first rounds, as the text allows; if K̂ changes, all
@@ -96,7 +96,7 @@ class CGPFLState(NamedTuple):
     """What the server keeps between rounds."""
 
     centres: Params  # Ω_k; one row until Heur has chosen K
-    group: Tensor  # int64 [N], the last cluster of each client; −1: never took part
+    group: Tensor  # int64 [N], the last cluster of each client; −1: never participated
 
 
 @dataclass(frozen=True, kw_only=True)

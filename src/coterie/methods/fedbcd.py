@@ -97,7 +97,7 @@ class FedBCD(Local, Algorithm):
         self, task: Task, z: Params, steps: Tensor, x: Params, data: Data
     ) -> tuple[Upload, Params]:
         new = self.solve(task, x, z, data.first_batches(self, steps))
-        return Upload({"moved": minus(new, x)}, torch.ones_like(data.size)[None], {}), new
+        return Upload({"update": minus(new, x)}, torch.ones_like(data.size)[None], {}), new
 
     def solve(self, task: Task, x: Params, z: Params, batches: Repeat | Drawn) -> Params:
         """Take steps on f(x) + ρ‖x − z‖²."""
@@ -111,7 +111,7 @@ class FedBCD(Local, Algorithm):
         sums = ask(self.train, shared=state.z, per_client=steps[ask.participants], stream="train")
         if not len(sums.ids):
             return state
-        mean = axpy(1 / n, sums.totals["moved"], state.mean)  # (1/N) Σ x_i over all clients
+        mean = axpy(1 / n, sums.totals["update"], state.mean)  # (1/N) Σ x_i over all clients
         return FedBCDState(mix(self.mixing, state.z, mean), mean)  # z − a(z − mean)
 
     def use(self, state: FedBCDState) -> tuple[Params, Any]:

@@ -17,7 +17,7 @@ Differences from the paper:
 * Each π is clamped to at least `floor`, then normalised: where exp(−ℓ) underflows, a weight would
   stay 0. 0 is the paper's.
 * Clients report π to the server for the cluster assignments; training does not need it. A client
-  that never took part predicts with uniform weights.
+  that never participated predicts with uniform weights.
 * A new client takes `join_steps` E and M steps on π alone, on its own training rows.
 * The released code uses momentum 0.9; here the solver is any of the local ones.
 

@@ -120,7 +120,7 @@ class L2SGD(Local, Algorithm):
         return initial_payload
 
     @client(weight=Weight(), rounds="later", max_calls=lambda method: method.local_steps + 1)
-    def move(
+    def take_step(
         self,
         task: Task,
         shared: Any,
@@ -155,7 +155,9 @@ class L2SGD(Local, Algorithm):
         done = 0  # local steps so far
         for mixings, steps in group_iterations(coins):
             static = {"n": n, "mixings": mixings, "steps": steps}
-            sums = ask(self.move, shared=(mean, torch.tensor(done)), static=static, stream="train")
+            sums = ask(
+                self.take_step, shared=(mean, torch.tensor(done)), static=static, stream="train"
+            )
             mean = axpy(1 / n, sums.totals["change"], mean)  # of all N models
             done += steps
         return state._replace(mean=mean)

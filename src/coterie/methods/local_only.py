@@ -52,14 +52,14 @@ class LocalOnly(Local, Algorithm):
         return initial_payload
 
     @client(
-        report={"moved": Finite("the norm of its update", minimum=0, secure="withheld")},
+        report={"update_norm": Finite("the norm of its update", minimum=0, secure="withheld")},
         rounds="later",
     )
     def train(
         self, task: Task, shared: Any, per_client: Any, model: Params, data: Data
     ) -> tuple[Upload, Params]:
         new = descend(task, model, data.batches(self), self)
-        return Upload({}, {}, {"moved": norm(minus(new, model))}), new
+        return Upload({}, {}, {"update_norm": norm(minus(new, model))}), new
 
     def round(self, start: Params, ask: Ask) -> Params:
         ask(self.train, stream="train")

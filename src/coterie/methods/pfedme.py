@@ -18,7 +18,7 @@ Differences from the paper:
   released code trains all clients and averages the sampled ones by size).
 * The released code stores w_i as the personal model, so published numbers may be of w_i. Here θ̃_i
   is stored and evaluated; `evaluate="local"` measures w_i and "global" measures w.
-* A client that never took part predicts with w; a new client takes a round's local steps from w.
+* A client that never participated predicts with w; a new client takes a round's local steps from w.
 * local_steps does not apply; decay acts on η alone.
 """
 

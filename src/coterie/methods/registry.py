@@ -66,7 +66,7 @@ def find(name: str, trust: Sequence[str] | None = None) -> type[Algorithm]:
         return cls
     known = methods()
     if name not in known:
-        raise unknown_name("algorithm", name, known)
+        raise unknown_name("method", name, known)
     return known[name]
 
 

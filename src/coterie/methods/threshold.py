@@ -27,7 +27,7 @@ Differences from the paper:
 * In PDL-TC all momenta go to all clients, N² messages, and each forms its v as a mix of these. The
   mix is computed from the Gram matrix: once in a simulation, by each of real peers (`coterie
   network peers`). No other centre bounds a ball, so τ is 0.99 × the 1/(2K)-quantile of the
-  distances. All clients take part; a new client takes one round's local steps from the common
+  distances. All clients participate; a new client takes one round's local steps from the common
   start, alone.
 * As gradients vanish so do the differences between clusters: judge the clusters by the first
   rounds, the models by the last.
@@ -82,7 +82,7 @@ class PFLTCState(NamedTuple):
     """What the server keeps between rounds."""
 
     models: Params  # every leaf [N, ...]: x_i
-    group: Tensor  # int64 [N], −1: never took part
+    group: Tensor  # int64 [N], −1: never participated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +204,7 @@ class PFLTC(ThresholdMomenta):
             m, self.clusters, ask.rng("clustering"), self.threshold_options()
         )
         v = unflatten(balls.share @ m, pick(momenta, 0))
-        moved = ask(self.move, answers.ids, per_client=Rows(v, balls.labels))
+        moved = ask(self.take_step, answers.ids, per_client=Rows(v, balls.labels))
         before = state.group[answers.ids]
         to = match_clusters(-overlap_counts(before, balls.labels, self.clusters, len(balls.share)))
         self.note_balls(balls, ask)
@@ -228,7 +228,7 @@ class PFLTC(ThresholdMomenta):
             ask.note("conditions", balls.start.conditions(balls.radius))
 
     @client(rounds="later", individual=True)
-    def move(
+    def take_step(
         self, task: Task, shared: Any, v: Params, me: MomentumClientState, data: Data
     ) -> tuple[Upload, MomentumClientState]:
         """Step by the estimate of the client's cluster."""
@@ -285,12 +285,12 @@ class PDLTC(ThresholdMomenta):
         momenta = answers.values["momentum"]
         m = flatten(momenta)
         balls = balls_per_point(m, self.clusters, ask.rng("clustering"), self.threshold_options())
-        ask(self.move, answers.ids, shared=momenta, per_client=balls.share.to(m))
+        ask(self.take_step, answers.ids, shared=momenta, per_client=balls.share.to(m))
         ask.note("inside", balls.inside.sum(1))
         return start
 
     @client(rounds="later", individual=True)
-    def move(
+    def take_step(
         self, task: Task, momenta: Params, share: Tensor, me: MomentumClientState, data: Data
     ) -> tuple[Upload, MomentumClientState]:
         """Step by the client's own mix of all momenta."""

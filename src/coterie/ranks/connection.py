@@ -143,7 +143,7 @@ class KeepAlive:
             os._exit(2)
 
     def announce_exit(self) -> None:
-        """Tell rank 0 that this rank leaves on purpose."""
+        """Notify rank 0 that this rank leaves on purpose."""
         self.closed = True
         with suppress(OSError):
             self.connection.sendall(LEAVING)

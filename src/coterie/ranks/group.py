@@ -157,7 +157,7 @@ class RankGroup:
         self._send_to_server(result)
 
     def confirm_end(self) -> None:
-        """Tell rank 0 that this rank expects the connection to close."""
+        """Notify rank 0 that this rank expects the connection to close."""
         assert self.connection.keepalive is not None
         self.connection.keepalive.announce_exit()
         self.reply(b"")

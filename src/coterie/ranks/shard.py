@@ -1,7 +1,14 @@
-"""The shard of one rank: its clients, their private states, and the calls that it answers."""
+"""The shard of one rank: its clients, their private states, and the calls that it answers.
+
+Rank 0 runs the server beside its shard. All other ranks answer its messages until it ends
+(`serve_rank`).
+"""
 
 from __future__ import annotations
 
+import signal
+import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -20,13 +27,14 @@ from coterie.core.trees import tree_map
 from coterie.data import load as load_data
 from coterie.data.federation import Federation
 from coterie.data.shards import ClientSubset, Shards, make_shards
-from coterie.engines.codec import Types, decode, encode, types_of
+from coterie.engines.codec import Types, decode, encode, encode_part, types_of
 from coterie.engines.evaluate import Evaluation
 from coterie.engines.exchange import run_call
 from coterie.engines.plan import Plan
 from coterie.engines.templates import UploadTemplates
 from coterie.engines.vectorised import Vectorised
-from coterie.ranks.launch import RankInfo
+from coterie.ranks.group import RankGroup, RankMessage
+from coterie.ranks.launch import RankInfo, exit_with_launcher
 from coterie.runs.config import RunConfig
 from coterie.runs.config import decode as decode_config
 from coterie.runs.load import RunCode, Trust
@@ -217,3 +225,87 @@ def check_gpus(device: str, info: RankInfo) -> None:
             "start one rank per GPU, or use {}",
             options=[Option("device", "cpu")],
         )
+
+
+# ------------------------------------------------------------------------------ ranks but 0
+LoadShard = Callable[[str], RankShard]  # from the config that rank 0 sends
+DescribeError = Callable[[Exception], tuple[str, int]]  # a sentence and an exit status
+
+
+class RankResult(NamedTuple):
+    """The result of a message: bytes for rank 0, and sums to which all ranks contribute."""
+
+    rest: bytes = b""
+    sums: Any = ()
+
+
+class RankWorker:
+    """Answers the messages of rank 0."""
+
+    def __init__(self, group: RankGroup, load_shard: LoadShard) -> None:
+        self.group = group
+        self.load_shard = load_shard
+        self.shard: RankShard | None = None
+
+    def serve(self, describe_error: DescribeError, debug: bool = False) -> None:
+        """Answer messages until rank 0 ends; send errors to rank 0, which raises them."""
+        while True:
+            message = self.group.receive()
+            if message.kind == "end":
+                self.group.confirm_end()
+                return
+            try:
+                result = self.handle(message)
+            except Exception as e:
+                if debug:
+                    traceback.print_exc()
+                self.group.report_error(*describe_error(e))
+            else:
+                self.group.reply(result.rest, result.sums)
+
+    def handle(self, message: RankMessage) -> RankResult:
+        """Do what a message says."""
+        if message.kind == "open":
+            self.shard = None  # free its memory before the next one is loaded
+            self.shard = self.load_shard(message.common.decode())
+            return RankResult()
+        assert self.shard is not None
+        types = self.shard.types
+        if message.kind == "enroll":
+            initial_payload = clone(decode(message.common, types)[0])
+            self.shard.enroll(to_device(initial_payload, self.shard.task))
+            return RankResult()
+        if message.kind == "restore":
+            self.shard.engine.restore(clone(decode(message.own, types)[0]))
+            return RankResult()
+        if message.kind == "snapshot":
+            return RankResult(encode(self.shard.engine.snapshot(), types))
+        part = self.shard.run(self.shard.read_call(message.common, message.own))
+        without_sums = part._replace(totals={}, mass={})
+        return RankResult(encode_part(without_sums, types), (part.totals, part.mass))
+
+
+def clone(tree: Any) -> Any:
+    """Copy the tensors of a message, which are not aligned in its bytes."""
+    return tree_map(lambda v: v.clone(), tree)
+
+
+def serve_rank(
+    info: RankInfo, load_shard: LoadShard, describe_error: DescribeError, debug: bool = False
+) -> None:
+    """Run this process as a rank other than 0 until rank 0 ends; call it in the main thread.
+
+    Args:
+        info: This rank.
+        load_shard: Loads the shard of this rank from the config of a run.
+        describe_error: Turns an error into a sentence and an exit status.
+        debug: Print tracebacks.
+    """
+    exit_with_launcher()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # end at once while waiting for other ranks
+    group = RankGroup(info)
+    group.connect()
+    for number in (signal.SIGINT, signal.SIGTERM):  # rank 0 receives them too, and decides
+        signal.signal(number, signal.SIG_IGN)
+    RankWorker(group, load_shard).serve(describe_error, debug)
+    group.close()

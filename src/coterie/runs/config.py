@@ -28,7 +28,7 @@ from coterie.runs.options import Options
 
 FORMAT = 2  # of a run's folder; version 0.1 wrote none
 # options that version 0.2 wrote under another name, and their names now
-RENAMED_OPTIONS = {"minimum_rows": "min_rows_to_report"}
+RENAMED_OPTIONS = {"minimum_rows": "min_rows_to_report", "screen": "clip_factor"}  # of 0.2
 RENAMED_COLUMNS = {"refused": "rejected", "screened": "clipped"}  # of 0.2's metrics.jsonl
 T = TypeVar("T")
 M = TypeVar("M", bound=Algorithm)

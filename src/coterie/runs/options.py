@@ -71,7 +71,7 @@ class Options:
     choose_on: str = setting(
         "train", "split on which a method selects and fine-tunes models", choices=("train", "test")
     )
-    screen: float = setting(
+    clip_factor: float = setting(
         10.0,
         "clip updates whose norm exceeds this multiple of the typical norm, reject above its "
         "square; 0: reject only updates that are not finite",
@@ -131,9 +131,9 @@ def check_run_options(options: Options, method: Algorithm, task: Task, roster: R
             f"{method.name} needs all clients in every round: leave participation at 1."
         )
     check_ranks(roster, options)
-    if 0 < options.screen <= 1:
+    if 0 < options.clip_factor <= 1:
         raise CoterieError(
-            f"screen is {options.screen}: it must be 0 (no clipping) or larger than 1."
+            f"clip_factor is {options.clip_factor}: it must be 0 (no clipping) or larger than 1."
         )
     if options.attack is None and (options.attackers or options.attack_strength):
         raise CoterieError(
@@ -151,7 +151,7 @@ def check_run_options(options: Options, method: Algorithm, task: Task, roster: R
         )
     if options.stop_after is not None and not int(roster.rows.valid.sum()):
         raise CoterieError(
-            "stop_after looks at the valid part, and there is none",
+            "stop_after needs a validation split, and there is none",
             "hold out a share of the training rows, such as {}",
             options=[Option("valid", "0.2")],
         )

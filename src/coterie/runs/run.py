@@ -103,7 +103,7 @@ class Run:
         # the method, with the client functions of evaluation
         self.root = Evaluation(method, options.choose_on)
         self.pipeline = Pipeline(
-            NormScreening(options.screen or None),
+            NormScreening(options.clip_factor or None),
             RobustRule(options.robust, options.robust_share),
             attack,
             min_clients=self.min_clients,

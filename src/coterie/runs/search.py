@@ -381,7 +381,9 @@ def check_same_search(folder: Path, job: Job) -> None:
     for what, is_same in same.items():
         if not is_same:
             raise CoterieError(f"{folder} was begun with other {what}", "choose another folder")
-    old = {**_plain(config.options), **_plain(config.method.settings)}
+    # a setting that the version of the run did not have had its default's effect
+    defaults = {f.name: f.default for f in fields(job.method)}  # type: ignore[arg-type]
+    old = {**defaults, **_plain(config.options), **_plain(config.method.settings)}
     new = {**_plain(asked.options), **_plain(asked.method.settings)}
     for name, value in new.items():
         if old.get(name) != value:

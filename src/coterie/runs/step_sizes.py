@@ -46,8 +46,8 @@ def fit_to_curvature(
     if curvature is not None:
         assert isinstance(method, Local)
         trained = len(roster)
-        usual = typical_curvature(curvature[:trained], roster.rows.train[:trained])
-        method = method.fit_step_sizes(usual, trained)
+        typical = typical_curvature(curvature[:trained], roster.rows.train[:trained])
+        method = method.fit_step_sizes(typical, trained)
     return resolve_defaults(method)
 
 

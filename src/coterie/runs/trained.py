@@ -235,7 +235,7 @@ def _warn_of_clipping(history: list[Row]) -> list[str]:
     names = sorted({name for row in rounds for name in row["clipped"]})
     return [
         f"in {len(rounds)} rounds updates with unusually large norms were clipped, from "
-        f"{_list_some(names)}: check the data there, or turn off clipping, screen=0."
+        f"{_list_some(names)}: check the data there, or turn off clipping, clip_factor=0."
     ]
 
 

@@ -40,7 +40,7 @@ class Assignment(NamedTuple):
     group: int
     losses: list[float]  # mean loss under each cluster model
     margin: float  # second least loss − least loss; near 0, both fit equally well
-    usual: float | None = None  # test loss of the clients that trained
+    typical_loss: float | None = None  # test loss of the clients that trained
     rows: int = 0  # number of samples that decided
 
     def __str__(self) -> str:
@@ -59,10 +59,10 @@ class Assignment(NamedTuple):
         if self.rows < MIN_SAMPLES:
             doubts.append(f"it rests on {self.rows} rows only; more rows may change it.")
         least = self.losses[self.group]
-        if self.usual is not None and not least <= MAX_LOSS_RATIO * self.usual:
+        if self.typical_loss is not None and not least <= MAX_LOSS_RATIO * self.typical_loss:
             doubts.append(
                 f"it fits none of the groups: its least loss is {least:.3g}, and clients that "
-                f"trained have {self.usual:.3g}."
+                f"trained have {self.typical_loss:.3g}."
             )
         return doubts
 
@@ -76,12 +76,12 @@ def assign(trained: TrainedRun, x: Any, y: Any = None) -> Assignment:
             "such as ifca."
         )
     batch = check_labelled_rows(trained.task, trained.roster, x, y)
-    usual = trained.last_evaluation.get("loss")
-    return choose_group(trained.task, unstack(require_centres(trained)), batch, usual)
+    typical_loss = trained.last_evaluation.get("loss")
+    return choose_group(trained.task, unstack(require_centres(trained)), batch, typical_loss)
 
 
 def choose_group(
-    task: Task, models: Sequence[Params], batch: Batch, usual: float | None
+    task: Task, models: Sequence[Params], batch: Batch, typical_loss: float | None
 ) -> Assignment:
     """Choose the model with the least finite loss.
 
@@ -89,7 +89,7 @@ def choose_group(
         task: The model as a function of its parameters.
         models: The parameters of each cluster model.
         batch: The new client's labelled samples.
-        usual: The test loss of the clients that trained, if known.
+        typical_loss: The test loss of the clients that trained, if known.
     """
     losses = [float(task.loss(model, batch)) * task.loss_unit for model in models]
     finite = [loss if math.isfinite(loss) else math.inf for loss in losses]
@@ -97,7 +97,7 @@ def choose_group(
     margin = math.inf
     if len(order) > 1:
         margin = finite[order[1]] - finite[order[0]]
-    return Assignment(order[0], losses, margin, usual, len(batch.x))
+    return Assignment(order[0], losses, margin, typical_loss, len(batch.x))
 
 
 def require_centres(trained: TrainedRun) -> Params:
