@@ -16,7 +16,7 @@ import itertools
 import math
 import random as python_random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -381,10 +381,10 @@ def check_same_search(folder: Path, job: Job) -> None:
     for what, is_same in same.items():
         if not is_same:
             raise CoterieError(f"{folder} was begun with other {what}", "choose another folder")
-    # a setting that the version of the run did not have had its default's effect
+    # an option or setting that the version of the run did not have counts as its default
     defaults = {f.name: f.default for f in fields(job.method)}  # type: ignore[arg-type]
-    old = {**defaults, **_plain(config.options), **_plain(config.method.settings)}
-    new = {**_plain(asked.options), **_plain(asked.method.settings)}
+    old = {**defaults, **_plain(asdict(config.options)), **_plain(config.method.settings)}
+    new = {**_plain(asdict(asked.options)), **_plain(asked.method.settings)}
     for name, value in new.items():
         if old.get(name) != value:
             raise CoterieError(
