@@ -9,7 +9,7 @@ from typing import Any
 import coterie as ct
 from coterie.aggregation.clipping import weights_by_value
 from coterie.core.contract import Algorithm, Declaration, Upload
-from coterie.core.declarations import secure_obstacle
+from coterie.core.declarations import secure_obstacle, used_functions
 from coterie.runs.run import Run
 from coterie.runs.start import prepare_run
 
@@ -19,7 +19,7 @@ HEAD = """\
 | --- | --- | --- | --- | --- | --- |
 """
 SECURE_HEAD = """\
-| method | function | when | summed values | summed reports | withheld |
+| method | function | when | weight of its values in the sums | summed reports | withheld |
 | --- | --- | --- | --- | --- | --- |
 """
 
@@ -44,17 +44,15 @@ def what_leaves_securely(methods: Iterable[type[Algorithm]]) -> str:
 
 def secure_rows_of(cls: type[Algorithm]) -> Iterator[str]:
     """Yield the rows of one method under secure sums."""
-    run = tiny_run(cls, secure=True)
-    for name, upload in uploads_by_function(run).items():
-        declaration: Declaration = getattr(run.method, name).declaration
-        reports = {n: declaration.report_of(n) for n in upload.report}
-        summed = [f"`{n}`: {r.description}" for n, r in reports.items() if r.secure == "summed"]
-        withheld = [f"`{n}`" for n, r in reports.items() if r.secure == "withheld"]
+    for name, declaration in used_functions(example_of(cls), secure=True):
+        reports = declaration.report.items()
+        summed = [f"`{n}`: {r.description}" for n, r in reports if r.secure == "summed"]
+        withheld = [f"`{n}`" for n, r in reports if r.secure == "withheld"]
         cells = (
             f"`{cls.name}`",
             f"`{name}`",
             ROUNDS[declaration.rounds],
-            values_in(upload, parameters(run)),
+            declaration.weight.description,
             "; ".join(summed),
             "; ".join(withheld),
         )
@@ -84,10 +82,10 @@ def example_of(cls: type[Algorithm]) -> Algorithm:
     return cls(**settings)
 
 
-def tiny_run(cls: type[Algorithm], secure: bool = False) -> Run:
+def tiny_run(cls: type[Algorithm]) -> Run:
     """Run two rounds of the method on a few clients."""
     fed = ct.data.rotated("digits", clients=6, samples=20, angles=(0, 90))
-    run = prepare_run(example_of(cls), fed, "softmax", rounds=2, eval_every=2, secure=secure)
+    run = prepare_run(example_of(cls), fed, "softmax", rounds=2, eval_every=2)
     for _ in run.rounds():
         pass
     return run

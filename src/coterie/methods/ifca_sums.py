@@ -79,7 +79,13 @@ def choose_own(
     return choice, report, private._replace(group=choice.centre)
 
 
-@client(weight=OneHot(rows="weighted"), report=CHOICE, secure="only", rounds="later")
+@client(
+    weight=OneHot(rows="weighted"),
+    report=CHOICE,
+    when=lambda method: method.calls_train,
+    rounds="later",
+    secure="only",
+)
 def train_own(
     method: Any, task: Task, centres: Params, per_client: Any, private: SecureClientState,
     data: Data, pair: int, settled: bool,
