@@ -125,7 +125,11 @@ def test_the_worst_decile_of_a_histogram():
     accuracy = np.array([0.31, 0.97, 0.72, 0.99, 0.55, 0.81, 0.9, 0.42, 0.66, 0.77] * 2)
     bins = np.bincount((accuracy * 20).astype(int), minlength=20)
     exact = np.sort(accuracy)[:2].mean()
-    assert worst_decile_of_bins("classification", bins) == pytest.approx(exact, abs=0.025)
+    assert worst_decile_of_bins(bins, higher_is_better=True) == pytest.approx(exact, abs=0.025)
+    loss = 2.0 ** np.linspace(-3, 2, 20)
+    bins = np.bincount((2 * (np.log2(loss) + 7)).astype(int), minlength=20)
+    worst = worst_decile_of_bins(bins, higher_is_better=False)
+    assert worst == pytest.approx(loss[-2:].mean(), rel=0.2)
 
 
 def test_worst_and_spread_of_a_run():
@@ -137,6 +141,9 @@ def test_worst_and_spread_of_a_run():
     assert secure["accuracy_std"] == pytest.approx(plain["accuracy_std"], abs=1e-4)
     assert secure["accuracy_worst"] == pytest.approx(plain["accuracy_worst"], abs=0.026)
     assert secure["loss"] == pytest.approx(plain["loss"], rel=1e-5)
+    assert secure["log_loss_mean"] == pytest.approx(plain["log_loss_mean"], rel=1e-5)
+    assert secure["log_loss_worst"] == pytest.approx(plain["log_loss_worst"], rel=0.2)
+    assert secure["measured"] == len(federation())
 
 
 def test_resume_has_the_same_bits_and_groups_csv_only_sizes(tmp_path):

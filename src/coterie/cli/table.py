@@ -67,7 +67,9 @@ def summary_row(result: Result) -> Row:
         folder = str(result.folder)
     kind = result.trained.roster.kind
     honest = len(result.names) - result.options.attackers_among(len(result.names))
-    evaluated = int(np.isfinite(result.per_client["rows"]).sum()) if result.per_client else 0
+    evaluated = scores.pop("measured", 0)  # under secure sums
+    if result.per_client:
+        evaluated = int(np.isfinite(result.per_client["rows"]).sum())
     return {
         **scores,
         "method": result.method.name,

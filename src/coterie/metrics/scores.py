@@ -61,8 +61,8 @@ EVALUATION_SUMS: dict[str, Report] = {
     "guessed": RowCount("by class: the number of predictions", exact=True, secure="summed"),
 }
 SPREAD_SUMS: dict[str, Report] = {
-    "score": Finite("1, its score and the square of its score", secure="summed"),
-    "score_bins": Fraction("which of 20 bins its score is in", secure="summed"),
+    "score": Finite("1, its score and the square of its score, by metric", secure="summed"),
+    "score_bins": Fraction("which of 20 bins its score is in, by metric", secure="summed"),
 }
 
 
@@ -93,30 +93,34 @@ def sum_over_samples(task: Task, outputs: Tensor, batch: Batch) -> dict[str, Ten
 SCORE_BINS = 20
 
 
+def spread_metrics(kind: Kind) -> tuple[str, ...]:
+    """Return the metrics whose spread over clients is known under secure sums."""
+    return ("mse",) if kind == "regression" else ("accuracy", "log_loss")
+
+
 def spread_sums(task: Task, sums: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Encode one client's main score so that its spread over clients follows from sums.
+    """Encode one client's scores so that their spread over clients follows from sums.
 
     Args:
-        task: The model. Accuracy has bins of 0.05; the mean squared error has half octaves from
-            2⁻⁷ to 2³ of the target's variance.
+        task: The model. Accuracy has bins of 0.05; losses have half octaves from 2⁻⁷ to 2³, for
+            regression in units of the target's variance.
         sums: What `sum_over_samples` returned.
 
     Returns:
-        The sums that `SPREAD_SUMS` declares.
+        The sums that `SPREAD_SUMS` declares, a row for each of `spread_metrics`.
     """
-    if task.kind == "regression":
-        score = sums["loss"] / sums["n"] / task.loss_unit
-        place = 2 * (score.clamp(min=1e-30).log2() + 7)
-    else:
+    loss = (sums["loss"] / sums["n"] / task.loss_unit).double()
+    scores, places = [loss], [2 * (loss.clamp(min=1e-30).log2() + 7)]
+    if task.kind == "classification":
         hits = sums["confusion"].diagonal() if "confusion" in sums else sums["hit"]
-        score = hits.sum() / sums["n"]
-        place = score * SCORE_BINS
-    bins = torch.arange(SCORE_BINS, device=score.device)
+        accuracy = (hits.sum() / sums["n"]).double()
+        scores, places = [accuracy, loss], [accuracy * SCORE_BINS, *places]
+    score, place = torch.stack(scores), torch.stack(places)
     chosen = place.nan_to_num(0.0).floor().clamp(0, SCORE_BINS - 1)
-    score = score.double()
+    bins = torch.arange(SCORE_BINS, device=score.device)
     return {
-        "score": torch.stack([torch.ones_like(score), score, score * score]),
-        "score_bins": (bins == chosen).long(),
+        "score": torch.stack([torch.ones_like(score), score, score * score], 1),
+        "score_bins": (bins == chosen[:, None]).long(),
     }
 
 
@@ -270,50 +274,48 @@ def secure_evaluation_row(
         loss_unit: `Task.loss_unit`.
 
     Returns:
-        The pooled value of each metric; for the main metric its mean and standard deviation over
-        clients and, from the histogram, the mean of the worst decile.
+        "measured", the number of clients; the pooled value of each metric; for `spread_metrics` the
+        mean and standard deviation over clients and, from a histogram, that of the worst decile.
     """
     totals = _sum_over_clients(sums)
-    count, total, squares = totals.pop("score")
-    bins = totals.pop("score_bins")
+    moments, bins = totals.pop("score"), totals.pop("score_bins")
     pooled = _compute_metrics(kind, {k: v[None] for k, v in totals.items()})
-    row: Row = {}
+    row: Row = {f"{prefix}measured": round(moments[0, 0])}
     if kind == "classification":
         row[f"{prefix}commonest"] = float(pooled["commonest"][0])
     for metric in METRICS.values():
         if metric.name in pooled:
             row[f"{prefix}{metric.name}"] = float(pooled[metric.name][0])
-    unit = 1.0
-    if kind == "regression":
-        unit = loss_unit
-    mean = total / count
-    column = f"{prefix}{main_metric(kind)}"
-    row[f"{column}_mean"] = float(unit * mean)
-    row[f"{column}_std"] = float(unit * math.sqrt(max(0.0, squares / count - mean**2)))
-    row[f"{column}_worst"] = unit * worst_decile_of_bins(kind, bins)
+    unit = loss_unit if kind == "regression" else 1.0
+    for name, (count, total, squares), of_bins in zip(spread_metrics(kind), moments, bins):
+        mean = total / count
+        column = f"{prefix}{name}"
+        row[f"{column}_mean"] = float(unit * mean)
+        row[f"{column}_std"] = float(unit * math.sqrt(max(0.0, squares / count - mean**2)))
+        higher_is_better = METRICS[name].higher_is_better
+        row[f"{column}_worst"] = unit * worst_decile_of_bins(of_bins, higher_is_better)
     return row
 
 
-def worst_decile_of_bins(kind: Kind, bins: np.ndarray) -> float:
+def worst_decile_of_bins(bins: np.ndarray, higher_is_better: bool) -> float:
     """Compute the mean of the worst tenth of the clients, each at the middle of its bin.
 
     Args:
-        kind: The kind of task, which determines the bins; see `spread_sums`.
-        bins: The number of clients in each bin, [20].
+        bins: The number of clients in each bin, [20]; see `spread_sums`.
+        higher_is_better: Whether the bins are those of the accuracy; else those of a loss.
 
     Example:
         >>> import numpy as np
         >>> from coterie.metrics.scores import worst_decile_of_bins
         >>> bins = np.zeros(20)
         >>> bins[10], bins[19] = 1, 9
-        >>> worst_decile_of_bins("classification", bins)
+        >>> worst_decile_of_bins(bins, higher_is_better=True)
         0.525
     """
     places = np.arange(SCORE_BINS) + 0.5
-    values = places / SCORE_BINS
-    counts = bins
-    if kind == "regression":  # a large error is bad
-        values, counts = 2.0 ** (places / 2 - 7)[::-1], bins[::-1]
+    values, counts = places / SCORE_BINS, bins
+    if not higher_is_better:
+        values, counts = (2.0 ** (places / 2 - 7))[::-1], bins[::-1]
     tenth = max(1, int(bins.sum()) // 10)
     before = np.cumsum(counts) - counts
     taken = np.clip(tenth - before, 0, counts)
