@@ -179,6 +179,7 @@ def test_resume_has_the_same_bits_and_groups_csv_only_sizes(tmp_path):
         (ct.FedSoft(clusters=2, select=2), {}, "select needs the weights of each client"),
         (ct.FedAvg(), {"robust": "median"}, "robust needs the update of each client"),
         (ct.FedAvg(), {"attack": "flip"}, "attack needs the update of each client"),
+        (ct.FedAvg(), {"ranks": 2}, "secure sums run without ranks"),
         (ct.FedAvg(), {"secure_min": 11}, "10 clients take part in a round"),
         (ct.FedAvg(), {"participation": 0.2}, "2 clients take part in a round"),
         (ct.FedAvg(), {"secure": False, "secure_min": 4}, "secure_min does nothing"),
@@ -187,6 +188,14 @@ def test_resume_has_the_same_bits_and_groups_csv_only_sizes(tmp_path):
 def test_what_needs_single_clients_is_refused(method, options, message):
     with pytest.raises(ct.CoterieError, match=message):
         prepare_run(method, federation(), **SMALL | options)
+
+
+def test_the_report_of_a_secure_run_names_no_client_in_a_group(tmp_path):
+    out = tmp_path / "run"
+    prepare_run(ct.IFCA(clusters=2), federation(), **SMALL | {"rounds": 1}, out=out).train()
+    page = ct.report(out, tmp_path / "report.html").read_text()
+    assert "only its clients know theirs" in page
+    assert "site-03" not in page
 
 
 def test_a_sum_of_too_few_is_not_computed():

@@ -171,8 +171,6 @@ def check_secure(options: Options, method: Algorithm, clients: int) -> None:
     conflicts = {
         "robust": options.robust != default.robust,
         "attack": options.attack is not None,
-        "ranks": options.ranks != default.ranks,
-        "replay": options.replay is not None,
         "eval_clients": options.eval_clients is not None,
     }
     for name, is_given in conflicts.items():
@@ -181,6 +179,8 @@ def check_secure(options: Options, method: Algorithm, clients: int) -> None:
                 f"{name} needs the update of each client, and with secure only sums leave them: "
                 "use one of the two."
             )
+    if options.ranks != default.ranks or options.replay is not None:
+        raise CoterieError("secure sums run without ranks and replay: leave these out.")
     obstacle = secure_obstacle(method)
     if obstacle is not None:
         raise CoterieError(
