@@ -114,7 +114,7 @@ def own_nodes(place: Path, rounds: int) -> Measured:
     _, asked, _ = read_network_run(str(write_config(place, rounds)), None)
     simulation = Simulation(asked, place / "sites", None)
     with simulation.running(place / "own") as transport:
-        groups = {name: process.pid for name, process in simulation.nodes.processes.items()}
+        groups = {name: process.pid for name, process in transport.nodes.processes.items()}
         with ProcessWatch(groups, period=1.0, this_process=True) as watch:
             simulation.run(transport, place / "own", WaitPolicy(), lambda run: show)
     return measure("`coterie network node` (persistent)", place / "own/run", watch)

@@ -49,11 +49,14 @@ def node(names: list[str], argv: list[str]) -> int:
     for file in (flags.data, flags.key):
         if not Path(file).is_file():
             raise CoterieError(f"there is no file {file}", "check the path")
+    import pyarrow
     import torch
 
     from coterie.network.https_node import HttpsNode
     from coterie.network.site import NetworkSite
 
+    # Arrow's own allocator keeps the memory that reading a table took; this one returns it
+    pyarrow.set_memory_pool(pyarrow.system_memory_pool())
     torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) // 2)))
     key = Path(flags.key)
     state = Path(flags.state)
@@ -65,7 +68,7 @@ def node(names: list[str], argv: list[str]) -> int:
     if site.participation.status == "left":
         print(f"the site in {flags.state} has left; `coterie network unpause` undoes this")
         return 0
-    running = HttpsNode(site, flags.server, key)
+    https_node = HttpsNode(site, flags.server, key)
     signal.signal(signal.SIGTERM, exit_once)
     if flags.child:
         threading.Thread(target=exit_with_parent, daemon=True).start()
@@ -73,9 +76,9 @@ def node(names: list[str], argv: list[str]) -> int:
     watcher = Watcher(repeats=True)
     try:
         with watcher.showing():
-            running.run()
+            https_node.run()
     finally:
-        running.close()
+        https_node.close()
     return 0
 
 
