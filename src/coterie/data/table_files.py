@@ -7,11 +7,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 
 from coterie.core.errors import CoterieError
 from coterie.data.columns import MAX_EXACT_INT, numbers_to_arrow, to_nfc
@@ -32,6 +31,9 @@ from coterie.data.tables import (
     objects_to_arrow,
     split_table,
 )
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
 
 log = logging.getLogger("coterie")
 
@@ -91,8 +93,10 @@ def read_parquet(file: Path, text: Collection[str] = ()) -> Cells:
 
     An index with a name, as pandas writes it, is a column; one without a name is left out.
     """
+    import pyarrow.parquet  # takes 9 MB, and most tables are CSV
+
     with parquet_errors(file):
-        opened = pa.parquet.ParquetFile(file)
+        opened = pyarrow.parquet.ParquetFile(file)
         names = opened.schema_arrow.names
         rows = opened.metadata.num_rows
         index = (opened.schema_arrow.pandas_metadata or {}).get("index_columns", [])
@@ -110,7 +114,7 @@ def read_parquet(file: Path, text: Collection[str] = ()) -> Cells:
     return ColumnsOnDisk(readers, rows)
 
 
-def read_parquet_column(opened: pa.parquet.ParquetFile, file: Path, name: str) -> pa.ChunkedArray:
+def read_parquet_column(opened: ParquetFile, file: Path, name: str) -> pa.ChunkedArray:
     """Read one column."""
     with parquet_errors(file):
         # for a name with a dot, Arrow may also return columns with the same prefix
