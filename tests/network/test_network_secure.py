@@ -12,11 +12,14 @@ from made_network import InProcessNetwork
 from torch.utils._pytree import tree_leaves
 
 import coterie as ct
+from coterie.cli import main
 from coterie.core.errors import SiteRefusal
 from coterie.network.certificates import make_authority, register_site
 from coterie.network.packets import Packet
 from coterie.privacy.identity import read_identity
-from machines import NAMES
+from coterie.runs.load import load_trained
+from coterie.runs.start import prepare_run
+from machines import NAMES, write_tables
 
 SITES = NAMES[:4]
 METHODS = {
@@ -152,3 +155,21 @@ def test_nothing_in_the_traffic_resembles_an_update(tmp_path):
         assert abs(np.corrcoef(numbers, model)[0, 1]) < 5 / np.sqrt(len(model))
     integers = np.rint(model * 2.0**24)
     assert np.corrcoef(integers, model)[0, 1] > 0.99
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_four_real_nodes_have_the_bits_of_the_loop(tmp_path, monkeypatch):
+    """Processes of their own, HTTPS, certificates: the same integers."""
+    monkeypatch.chdir(tmp_path)
+    write_tables(tmp_path / "sites", SITES)
+    config = 'method = "ifca"\nclusters = 2\nrounds = 2\nlabel = "outcome"\nmodel = "softmax"\n'
+    (tmp_path / "net.toml").write_text(config + 'data = "folder:sites"\nsecure = true\n')
+    assert main(["network", "simulate", "net.toml", "--out", "out"]) == 0
+    trained = load_trained(tmp_path / "out" / "run")
+    fed = ct.data.folder("sites", label="outcome", seed=0)
+    loop = prepare_run(trained.method, fed, "softmax", rounds=2, secure=True, engine="loop")
+    for _ in loop.rounds():
+        pass
+    assert same_bits(trained.state, loop.state)
+    assert len(list((tmp_path / "out" / "sites").rglob("group.json"))) == 4
