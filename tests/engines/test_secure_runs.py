@@ -180,8 +180,8 @@ def test_resume_has_the_same_bits_and_groups_csv_only_sizes(tmp_path):
         (ct.FedAvg(), {"robust": "median"}, "robust needs the update of each client"),
         (ct.FedAvg(), {"attack": "flip"}, "attack needs the update of each client"),
         (ct.FedAvg(), {"ranks": 2}, "secure sums run without ranks"),
-        (ct.FedAvg(), {"secure_min": 11}, "10 clients take part in a round"),
-        (ct.FedAvg(), {"participation": 0.2}, "2 clients take part in a round"),
+        (ct.FedAvg(), {"secure_min": 11}, "10 clients participate in a round"),
+        (ct.FedAvg(), {"participation": 0.2}, "2 clients participate in a round"),
         (ct.FedAvg(), {"secure": False, "secure_min": 4}, "secure_min does nothing"),
     ],
 )

@@ -147,7 +147,7 @@ def next_step(
     site = shlex.quote(run.training_names[0])
     commands = [
         (
-            f"a site that took part, such as {run.training_names[0]}",
+            f"a site that participated, such as {run.training_names[0]}",
             f"coterie predict {folder} new_rows.csv --client {site} --out predictions.csv",
         ),
         (

@@ -189,7 +189,7 @@ def check_secure(options: Options, method: Algorithm, clients: int) -> None:
     participants = max(1, round(options.participation * clients))
     if participants < options.secure_min:
         raise CoterieError(
-            f"{participants} clients take part in a round, and a secure sum has at least "
+            f"{participants} clients participate in a round, and a secure sum has at least "
             f"{options.secure_min}",
             "use more clients",
         )
