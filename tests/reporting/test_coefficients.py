@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import coterie as ct
@@ -10,16 +11,17 @@ from coterie.data.site_columns import SiteColumns
 from coterie.reporting.coefficients import (
     coefficients_table,
     collect_coefficients,
+    collect_effects,
     describe_coefficients,
+    describe_effects,
 )
-from coterie.reporting.figures import draw_coefficients
+from coterie.reporting.drawing import Dot
+from coterie.reporting.figures import draw_coefficients, draw_effect
 
 
 @pytest.fixture(scope="module")
 def frames():
     """Six sites: y rises with dose in three of them and falls in the others; men have 2 more."""
-    import pandas as pd
-
     rng = np.random.default_rng(0)
     sites = {}
     for i in range(6):
@@ -98,3 +100,34 @@ def test_columns_that_were_filled_in_a_group_have_no_coefficient_there(trained):
     assert sorted(cell == "filled" for cell in cells["dose"]) == [False, True]
     marks = {mark.title.partition(":")[0]: mark for mark in draw_coefficients(result).marks}
     assert len(marks["dose"].marks) == 1 and len(marks["sex = f"].marks) == 2
+
+
+# ------------------------------------------------------------------------------ curves
+def test_effects_are_drawn_with_the_strongest_first():
+    """score = 3 · age + dose / 10: from −2 to 2 deviations, age moves it by far more."""
+    rng = np.random.default_rng(0)
+    tables = {}
+    for site in range(4):
+        age, dose = rng.normal(size=(2, 30))
+        ward = np.where(rng.random(30) < 0.5, "east", "west")
+        score = 3 * age + dose / 10 + 0.1 * rng.normal(size=30)
+        tables[f"s{site}"] = pd.DataFrame({"age": age, "dose": dose, "ward": ward, "score": score})
+    fed = ct.data.from_frames(tables, label="score")
+    result = collect_effects(ct.run(ct.Mixed(clusters=1, features="linear"), fed).trained)
+    assert [effects[0].column for effects in result.columns][:1] == ["age"]
+    assert len(result.columns) == 3 and result.left_out == 0 and result.has_bands
+    assert "in units of score" in describe_effects(result) and "95 %" in describe_effects(result)
+    (age,) = result.columns[0]
+    deviation = np.concatenate([t["age"] for t in tables.values()]).std()
+    assert age.mean[-1] - age.mean[0] == pytest.approx(4 * 3 * deviation, rel=0.1)
+    area, line = draw_effect(result.columns[0]).marks
+    assert list(line.y) == age.mean and list(area.low) == age.low
+    wards = next(effects for effects in result.columns if effects[0].column == "ward")
+    figure = draw_effect(wards)
+    assert [text for _, text in figure.x.ticks] == ["east", "west"]
+    assert sum(isinstance(mark, Dot) for mark in figure.marks) == 2
+
+
+def test_data_without_columns_have_no_effects():
+    fed = ct.data.linear(clients=4, samples=10, dim=2, clusters=2)
+    assert collect_effects(ct.run(ct.Mixed(), fed).trained) is None

@@ -17,7 +17,12 @@ from coterie.core.errors import Diverged
 from coterie.core.params import count
 from coterie.data.site_columns import ConstantColumn
 from coterie.metrics import hard_labels
-from coterie.reporting.coefficients import Coefficients, collect_coefficients
+from coterie.reporting.coefficients import (
+    Coefficients,
+    EffectCurves,
+    collect_coefficients,
+    collect_effects,
+)
 from coterie.reporting.group_differences import GroupDifferences, compare_groups
 from coterie.reporting.overview import EmptyCells, count_empty_cells
 from coterie.reporting.predictions import Predictions, collect_predictions
@@ -58,6 +63,7 @@ class ClientStatistics(NamedTuple):
     confidence: np.ndarray | None = None  # [N] membership confidence, 0 to 1; NaN: unknown
     predictions: Predictions | None = None
     empty_cells: EmptyCells | None = None
+    effects: EffectCurves | None = None
 
 
 def collect_statistics(
@@ -112,6 +118,7 @@ def collect_statistics(
         confidence=None if trained.membership is None else trained.membership.confidence,
         predictions=collect_predictions(trained, label),
         empty_cells=count_empty_cells(roster.schema, site_columns),
+        effects=collect_effects(trained, label),
     )
 
 

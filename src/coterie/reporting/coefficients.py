@@ -14,10 +14,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from coterie.core.errors import CoterieError
 from coterie.core.params import Params, unstack
 from coterie.data.site_columns import SiteColumns
 from coterie.reporting.text import TextTable, format_number, join_names
 from coterie.runs.trained import TrainedRun
+from coterie.serve.effects import Effect, column_effects
 
 MOST_DRAWN = 12  # columns in the figure, those that differ most between groups
 
@@ -142,6 +144,78 @@ def mean_slopes(trained: TrainedRun, centres: Params) -> np.ndarray | None:
             return None
         slopes.append(change[:, 1] - change[:, 0] if change.dim() == 2 else change)
     return torch.stack(slopes).double().numpy()
+
+
+# ------------------------------------------------------------------------------ curves
+MOST_CURVES = 8  # columns whose effects are drawn
+
+
+class EffectCurves(NamedTuple):
+    """The effects of columns on the predictions of one method's models."""
+
+    method: str
+    label: str
+    higher: str  # what a positive effect makes higher or more likely
+    is_class: bool  # the label is a class: effects are log odds
+    columns: list[list[Effect]]  # by column, the effect in each group; the strongest first
+    left_out: int  # columns with weaker effects
+
+    @property
+    def has_bands(self) -> bool:
+        """Whether any effect has a 95 % band."""
+        return any(effect.low is not None for effects in self.columns for effect in effects)
+
+
+def collect_effects(trained: TrainedRun, label: str = "") -> EffectCurves | None:
+    """Collect the effects of columns; None for data without columns and methods without models.
+
+    Args:
+        trained: The models.
+        label: The method with settings; "": the method's name.
+    """
+    schema = trained.roster.schema
+    if schema is None or trained.centres is None or len(schema.classes or "12") != 2:
+        return None
+    try:
+        effects = column_effects(trained)
+    except CoterieError:  # other models than those of tables
+        return None
+    by_column: dict[str, list[Effect]] = {}
+    for effect in effects:
+        if np.isfinite(effect.mean).all() and len(effect.x) > 1:
+            by_column.setdefault(effect.column, []).append(effect)
+
+    def strength(column: str) -> float:
+        return max(float(np.ptp(effect.mean)) for effect in by_column[column])
+
+    strongest = sorted(by_column, key=strength, reverse=True)
+    if not strongest or strength(strongest[0]) == 0:
+        return None
+    higher = f"a higher {schema.label}"
+    if schema.classes is not None:
+        higher = f"{schema.label} = {schema.classes[1]}"
+    return EffectCurves(
+        method=label or trained.method.name,
+        label=schema.label,
+        higher=higher,
+        is_class=schema.classes is not None,
+        columns=[by_column[column] for column in strongest[:MOST_CURVES]],
+        left_out=len(strongest[MOST_CURVES:]),
+    )
+
+
+def describe_effects(result: EffectCurves) -> str:
+    """Explain the curves."""
+    unit = "in log odds" if result.is_class else f"in units of {result.label}"
+    sentences = [
+        f"How the predictions of {result.method} change with each column, {unit}, all other "
+        f"columns at their means. Upwards: {result.higher}. The strongest effects come first."
+    ]
+    if result.has_bands:
+        sentences.append("The band is a 95 % interval of the effect.")
+    if result.left_out:
+        sentences.append(f"{result.left_out} columns with weaker effects are left out.")
+    return " ".join(sentences)
 
 
 # ------------------------------------------------------------------------------ as text

@@ -14,6 +14,7 @@ from coterie.reporting.drawing import (
     METHOD_COLOURS,
     MOST_IN_LEGEND,
     MOST_LABELS,
+    MOST_LETTERS,
     SHADES,
     Area,
     Axis,
@@ -53,6 +54,7 @@ from coterie.reporting.model_fit import (
 )
 from coterie.reporting.predictions import CalibrationPoint
 from coterie.reporting.text import format_bytes, format_score
+from coterie.serve.effects import Effect
 
 FEW_POINTS = 4  # shorter lines have dots
 MOST_ROUNDS = 200  # columns of a map; longer runs are sampled evenly
@@ -104,6 +106,35 @@ def draw_group_count(result: GroupCount) -> Figure:
         legend.append(LegendEntry(name, METHOD_COLOURS[1]))
     x_axis = number_axis(numbers, "number of groups", whole=True)
     return Figure(x_axis, number_axis(result.criterion, "criterion"), marks, 200, legend)
+
+
+def draw_effect(effects: Sequence[Effect]) -> Figure:
+    """Draw the effect of one column, a line for each group; texts as points."""
+    marks: list[Mark] = []
+    values: list[float] = []
+    texts = [str(x) for x in effects[0].x if isinstance(x, str)]
+    for effect in effects:
+        colour = group_colour(effect.group) if len(effects) > 1 else ACCENT
+        x = list(range(len(texts))) if texts else [float(value) for value in effect.x]
+        low = effect.mean if effect.low is None else effect.low
+        high = effect.mean if effect.high is None else effect.high
+        name = group_title(effect.group) if len(effects) > 1 else effect.column
+        if texts:
+            for i, text in enumerate(texts):
+                marks.append(Polyline([i, i], [low[i], high[i]], colour, f"{name}: {text}"))
+                marks.append(Dot(i, effect.mean[i], colour, f"{name}: {text}"))
+        else:
+            marks.append(Area(x, low, high, colour, name))
+            marks.append(Polyline(x, effect.mean, colour, name))
+        values += [*low, *high]
+    x_axis = number_axis([float(value) for value in x], effects[0].column)
+    if texts:
+        ticks = [(float(i), text[:MOST_LETTERS]) for i, text in enumerate(texts)]
+        x_axis = Axis(-0.5, len(texts) - 0.5, ticks, effects[0].column, has_grid=False)
+    legend = []
+    if len(effects) > 1:
+        legend = [LegendEntry(group_title(e.group), group_colour(e.group)) for e in effects]
+    return Figure(x_axis, number_axis(values, ""), marks, 170, legend)
 
 
 # ------------------------------------------------------------------------------ matrices

@@ -33,7 +33,7 @@ from coterie.reporting import (
 )
 from coterie.reporting.client_statistics import ClientStatistics
 from coterie.reporting.clients import ScoresByClient
-from coterie.reporting.coefficients import Coefficients
+from coterie.reporting.coefficients import Coefficients, EffectCurves
 from coterie.reporting.comparison import Comparison
 from coterie.reporting.convergence import Convergence, CostToTarget
 from coterie.reporting.drawing import Styles
@@ -82,6 +82,7 @@ class Page:
     missing: Sequence[str]  # one sentence for each missing part
     groups: MainGroups | None
     coefficients: Coefficients | None  # of the models of these groups
+    effects: EffectCurves | None  # of the best method with models for groups or for all
     clients: ScoresByClient | None
     main: MethodDetails | None  # of the method whose groups are shown first
     comparison: Comparison
@@ -165,6 +166,9 @@ def collect_page(
             else None
         ),
         coefficients=main_statistics.coefficients if main_statistics else None,
+        effects=next(
+            (statistics[label].effects for label in ranking if has_effects(statistics, label)), None
+        ),
         clients=(
             clients.scores_by_client(methods[main or ranking[0]][0], statistics, compared.seeds)
             if ranking
@@ -180,6 +184,11 @@ def collect_page(
         styles=drawing.method_styles(methods),
         provenance=overview.provenance(methods),
     )
+
+
+def has_effects(statistics: Mapping[str, ClientStatistics], label: str) -> bool:
+    """Tell whether the effects of columns are known for a method."""
+    return label in statistics and statistics[label].effects is not None
 
 
 def choose_next_step(
