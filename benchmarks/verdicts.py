@@ -200,8 +200,8 @@ def names_worse_in_0_2(scores: Scores) -> list[str]:
     return worse
 
 
-def count_claims(draws: int, out: Path) -> None:
-    """Write the table of false claims and of power."""
+def count_claims(draws: int, methods_of: list[int], sites_of: list[int], out: Path) -> None:
+    """Write the table of false claims and of power, for these numbers of methods and sites."""
     lines = [
         "# How often a comparison errs",
         "",
@@ -219,8 +219,8 @@ def count_claims(draws: int, out: Path) -> None:
         "| --: | --: | --: | --: | --: | --: | --: | --: |",
     ]
     rng = np.random.default_rng(0)
-    for methods in (2, 5, 10):
-        for sites in (5, 15, 100):
+    for methods in methods_of:
+        for sites in sites_of:
             for seeds in (1, 2, 3, 5):
                 for effect in (0.0, 0.6) if seeds > 1 else (0.0,):
                     how = {"methods": methods, "sites": sites, "seeds": seeds}
@@ -246,10 +246,12 @@ def main() -> None:
     parser.add_argument("what", nargs="?", choices=["groups", "claims"], default="groups")
     parser.add_argument("--draws", type=int, help="default: 20 of groups, 1000 of claims")
     parser.add_argument("--kinds", nargs="+", default=["random", "none", "planted"])
+    parser.add_argument("--methods", type=int, nargs="+", default=[2, 3, 5, 10])
+    parser.add_argument("--sites", type=int, nargs="+", default=[5, 15, 100])
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if args.what == "claims":
-        count_claims(args.draws or 1000, args.out or CLAIMS)
+        count_claims(args.draws or 1000, args.methods, args.sites, args.out or CLAIMS)
     else:
         count_groups(args.draws or 20, args.kinds, args.out or RESULTS)
 
