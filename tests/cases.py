@@ -16,6 +16,8 @@ import torch
 from torch import nn
 
 import coterie as ct
+from coterie.checks import example_federation as federation
+from coterie.checks import with_nan as spoilt  # noqa: F401
 from coterie.core import randomness
 from coterie.core.contract import Algorithm, Data
 from coterie.core.task import Batch
@@ -36,36 +38,6 @@ from oracles import (
 from oracles import federation as from_rows
 
 HERE = Path(__file__).parent
-
-
-def federation(
-    clients: int = 10, seed: int = 0, unseen: int = 0, groups: int = 2
-) -> ct.data.Federation:
-    """Rotated digits, float64, 9 to 30 rows each; names in another order than the clients."""
-    made = ct.data.rotated(
-        "digits",
-        clients=clients,
-        samples=30,
-        angles=tuple(90 * k for k in range(groups)),
-        seed=seed,
-    )
-    parts = []
-    for i in range(clients):
-        x, y = made.train.client(i)
-        n = 9 + (7 * i) % 22
-        parts.append((x[:n].double(), y[:n]))
-    tests = [(made.test.client(i)[0].double(), made.test.client(i)[1]) for i in range(clients)]
-    names = [f"site-{(3 * i) % clients:02d}" for i in range(clients)]
-    fed = ct.data.from_memory(parts, names=names, test=tests, truth=made.truth, unseen=unseen)
-    return replace(fed, classes=10)
-
-
-def spoilt(fed: ct.data.Federation, client: int) -> ct.data.Federation:
-    """The same, with one client whose rows are all NaN."""
-    x = fed.train.x.clone()
-    start = int(fed.train.starts[client])
-    x[start : start + int(fed.train.sizes[client])] = torch.nan
-    return replace(fed, train=fed.train._replace(x=x))
 
 
 # ------------------------------------------------------------------------------ problems

@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_map
 
 import coterie as ct
-from coterie.core.contract import Data
+from coterie.checks import private_states as private_states
 from coterie.core.task import Batch
 from coterie.data import Federation
-from coterie.engines.wire import Wire
 from coterie.runs.run import Run
 from coterie.runs.start import prepare_run
 
@@ -144,33 +142,11 @@ def flat(stacked: dict[str, torch.Tensor]) -> list[float]:
     return stacked["weight"].flatten().tolist()
 
 
-def private_states(run: Run) -> Any:
-    """The private state of every client that trains, a table per leaf, [N, ...]."""
-    engine = run.engine
-    if isinstance(engine, Wire):
-        states = [_state_of_site(run, i) for i in range(len(run.roster))]
-    else:
-        states = []
-        for i in range(len(run.roster)):
-            key = run.client_keys[i]
-            states.append(engine.private.one(i, Data(engine.rows("train", i), key, key), run.task))
-    return tree_map(lambda *rows: torch.stack(rows), *states)
-
-
 def give_private_states(run: Run, states: Any) -> None:
     """Let every client of a simulated run have this private state, a table per leaf."""
     everyone = torch.arange(len(run.roster))
     run.engine.private.reserve(everyone)
     run.engine.private.write(everyone, states)
-
-
-def _state_of_site(run: Run, i: int) -> Any:
-    site, accepted = run.engine.sites[i], run.engine.accepted[i]
-    if accepted in site.versions:
-        return site.versions[accepted]
-    _, initial_payload = run.method.start(run.task, len(run.roster), run.options.seed)
-    key = run.client_keys[i]
-    return run.method.enroll(run.task, initial_payload, Data(site.parts["train"], key, key))
 
 
 def personal(run: Run) -> list[Model]:

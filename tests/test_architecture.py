@@ -39,6 +39,8 @@ ORDER = (
     "serve",
     "reporting",
     "result",
+    "comparisons",
+    "checks",
     "network",
     "ranks",
     "cli",

@@ -18,7 +18,7 @@ DOCUMENTED = ("os._exit", "torch._foreach_add_")
 # torch has no public module for these, and its documentation uses the private ones
 EXEMPT = {
     "src/coterie/core/trees.py": ("torch.utils._pytree",),
-    "src/coterie/cli/dry_run.py": ("torch._subclasses", "torch.utils._python_dispatch"),
+    "src/coterie/engines/dry_run.py": ("torch._subclasses", "torch.utils._python_dispatch"),
 }
 
 

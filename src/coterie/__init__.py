@@ -24,11 +24,14 @@ from coterie.core.version import __version__ as __version__
 # `_MODULE_OF` for the import at its first use.
 if TYPE_CHECKING:
     from coterie import augment as augment
+    from coterie import checks as checks
     from coterie import clustering as clustering
     from coterie import data as data
     from coterie import metrics as metrics
     from coterie import models as models
     from coterie import optim as optim
+    from coterie.comparisons import MethodComparison as MethodComparison
+    from coterie.comparisons import compare as compare
     from coterie.core import contract as contract
     from coterie.core import params as params
     from coterie.core.client_data import Data as Data
@@ -73,15 +76,18 @@ if TYPE_CHECKING:
     from coterie.result import report as report
     from coterie.result import resume as resume
     from coterie.result import run as run
+    from coterie.runs import loggers as loggers
     from coterie.runs.search import Search as Search
     from coterie.runs.search import search as search
 
 _MODULES = {
     "augment": "augment",
+    "checks": "checks",
     "clustering": "clustering",
     "contract": "core.contract",
     "data": "data",
     "metrics": "metrics",
+    "loggers": "runs.loggers",
     "models": "models",
     "optim": "optim",
     "params": "core.params",
@@ -120,6 +126,8 @@ _MODULE_OF = {
     "Upload": "core.contract",
     "client": "core.contract",
     "Plan": "engines.plan",
+    "MethodComparison": "comparisons",
+    "compare": "comparisons",
     "Result": "result",
     "load": "result",
     "report": "result",

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from coterie.core.contract import Algorithm
-from coterie.core.errors import CoterieError
+from coterie.core.errors import CoterieError, Option
 from coterie.core.params import Params
 from coterie.data import Federation
 from coterie.engines.plan import Plan
@@ -18,7 +18,7 @@ from coterie.metrics import METRICS, Row, Scores, hard_labels, main_metric, scor
 from coterie.metrics.clusters import decode_assignments
 from coterie.runs.load import Trust, load_run, load_trained
 from coterie.runs.options import Options
-from coterie.runs.run import Run
+from coterie.runs.run import OnRound, Run
 from coterie.runs.start import Model, prepare_run
 from coterie.runs.tables import GROUP_COLUMNS, group_rows
 from coterie.runs.trained import TrainedRun
@@ -172,6 +172,42 @@ class Result:
         return pd.DataFrame(
             [{k: v for k, v in row.items() if k not in nested} for row in self.history]
         )
+
+    def client_curves(self, metric: str | None = None) -> pd.DataFrame:
+        """Return each client's scores over the rounds; the run needs `client_curves=True`.
+
+        Args:
+            metric: A name in `per_client`; None: the main one, "accuracy" or "mse".
+
+        Returns:
+            A row per evaluation, with its round as the index, and a column per client. NaN for
+            clients that were not evaluated.
+
+        Raises:
+            CoterieError: If the run kept no curves or did not measure this metric.
+
+        Example:
+            >>> import coterie as ct
+            >>> fed = ct.data.linear(clients=6, samples=20, dim=3, clusters=2)
+            >>> options = {"rounds": 4, "eval_every": 2, "client_curves": True}
+            >>> curves = ct.run(ct.FedAvg(lr=0.1), fed, **options).client_curves("mse")
+            >>> curves.index.tolist(), curves.shape
+            ([0, 2, 4], (3, 6))
+        """
+        import pandas as pd
+
+        curves = self.trained.client_curves
+        if not curves:
+            raise CoterieError(
+                "this run kept the clients' scores of its last evaluation only",
+                "train it with {}",
+                options=[Option("client_curves", "True")],
+            )
+        name = metric or main_metric(self.trained.roster.kind)
+        if name not in curves:
+            raise CoterieError(f"this run has no {name!r}; it has {', '.join(self.per_client)}.")
+        rounds = pd.Index(curves["round"], name="round")
+        return pd.DataFrame(curves[name], rounds, list(self.names))
 
     # -- clusters
     @property
@@ -372,7 +408,7 @@ def run(
     out: str | Path | None = None,
     start: Any = None,
     plan: Plan | None = None,
-    on_round: Callable[[Row], Any] | None = None,
+    on_round: OnRound | Sequence[OnRound] | None = None,
     **options: Any,
 ) -> Result:
     """Train a method on a federation.
@@ -387,7 +423,8 @@ def run(
             for `rounds` more rounds as if it had not stopped; or a server state such as
             `result.state`, which has neither private states nor round numbers.
         plan: How clients are vectorised; None: chosen by the data and the machine.
-        on_round: Called with each round's row of metrics.
+        on_round: Called after each round with its row of metrics and the run, which has `state`,
+            `client_scores`, `groups()` and `stop()`; or several such functions, such as loggers.
         **options: Fields of `Options`: rounds, seed, participation, dropout, engine, eval_every,
             eval_clients, valid, stop_after, choose_on, clip_factor, dtype, device and others.
 
@@ -418,7 +455,7 @@ def resume(
     method: Algorithm | None = None,
     *,
     rounds: int | None = None,
-    on_round: Callable[[Row], Any] | None = None,
+    on_round: OnRound | Sequence[OnRound] | None = None,
     trust: Trust = (),
 ) -> Result:
     """Continue a run from its folder. The result is the same to the bit as without the stop.
@@ -429,7 +466,7 @@ def resume(
         model: The model, if the folder cannot name it (a model of your own).
         method: The method, if the folder cannot name it (a method of your own).
         rounds: Train to this round instead of the one that the folder names.
-        on_round: Called with each round's row of metrics.
+        on_round: As in `ct.run`.
         trust: SHA-256 hashes of your own Python files that the folder may run.
 
     Returns:

@@ -12,6 +12,7 @@ import signal
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from safetensors import SafetensorError
@@ -36,6 +37,90 @@ def test_ctrl_c_without_a_folder_stops_after_the_round():
     with pytest.raises(KeyboardInterrupt):
         ct.run(ct.FedAvg(), federation(), "mlp:8", rounds=50, on_round=on_round)
     assert rounds[-1] <= 2, "the round in which it was pressed, or the one that had begun"
+
+
+# ------------------------------------------------------------------------------ callbacks
+def test_on_round_sees_the_run_and_can_stop_it(tmp_path):
+    seen = []
+
+    def on_round(row, run):
+        seen.append((row["round"], run.round, len(run.client_scores["accuracy"])))
+        assert run.state.group.shape == (10,) and run.groups().shape == (10,)
+        if row["round"] == 2:
+            run.stop()
+
+    options = {"rounds": 9, "eval_every": 1, "seed": 1}
+    method = ct.IFCA(clusters=2, local_steps=2)
+    result = ct.run(
+        method, federation(), "mlp:8", on_round=on_round, out=tmp_path / "run", **options
+    )
+    assert seen == [(0, 0, 10), (1, 1, 10), (2, 2, 10)]
+    assert result.history[-1]["round"] == 2 and result.confidence.shape == (10,)
+    assert (tmp_path / "run" / "groups.csv").exists()
+    loaded = ct.load(tmp_path / "run", "mlp:8")
+    np.testing.assert_array_equal(loaded.confidence, result.confidence)
+    again = ct.resume(tmp_path / "run", federation(), "mlp:8")
+    assert again.history[-1]["round"] == 2, "a stopped run has ended"
+    straight = ct.run(method, federation(), "mlp:8", **{**options, "rounds": 2})
+    assert all(torch.equal(v, straight.centres[k]) for k, v in result.centres.items())
+
+
+def test_several_callbacks_of_one_or_two_arguments_are_closed():
+    class Closed:
+        rounds, closed = 0, False
+
+        def __call__(self, row, run):
+            self.rounds += 1
+
+        def close(self):
+            self.closed = True
+
+    one, rows = Closed(), []
+    ct.run(ct.FedAvg(), federation(), "mlp:8", rounds=2, on_round=[one, rows.append])
+    assert one.rounds == len(rows) == 3 and one.closed
+
+    def fails(row, run):
+        raise ZeroDivisionError
+
+    two = Closed()
+    with pytest.raises(ZeroDivisionError):
+        ct.run(ct.FedAvg(), federation(), "mlp:8", rounds=2, on_round=[two, fails])
+    assert two.closed
+
+
+def test_client_curves_are_kept_and_resumed(tmp_path):
+    options = {"eval_every": 2, "client_curves": True, "eval_clients": 6}
+    fed = federation()
+    straight = ct.run(ct.FedAvg(), fed, "mlp:8", rounds=4, **options)
+    curves = straight.client_curves("loss")
+    assert curves.index.tolist() == [0, 2, 4] and curves.columns.tolist() == list(fed.names)
+    np.testing.assert_array_equal(curves.loc[4], straight.per_client["loss"])
+    assert curves.notna().sum(axis=1).tolist() == [6, 6, 6]
+    assert curves.mean(axis=1).is_monotonic_decreasing
+    ct.run(ct.FedAvg(), fed, "mlp:8", rounds=2, out=tmp_path / "run", **options)
+    ct.resume(tmp_path / "run", fed, rounds=4)
+    resumed = ct.load(tmp_path / "run").client_curves("loss")
+    np.testing.assert_array_equal(resumed, curves)
+    with pytest.raises(ct.CoterieError, match="client_curves=True"):
+        ct.run(ct.FedAvg(), fed, "mlp:8", rounds=1).client_curves()
+    with pytest.raises(ct.CoterieError, match="no 'nonsense'"):
+        straight.client_curves("nonsense")
+
+
+@pytest.mark.parametrize(
+    "make, sentence",
+    [
+        (lambda: ct.FedAvg, "FedAvg is a class: give a method with its settings"),
+        (lambda: "fedavg", "the method is 'fedavg'"),
+        (lambda: ct.FedAvg(lr=lambda r: 0.1), "lr of fedavg is a function: it must be a number"),
+        (lambda: ct.FedAvg(batch=20.0), "batch of fedavg is 20.0: it must be a whole number"),
+        (lambda: ct.FedAvg(local_epochs=1.5), "local_epochs of fedavg is 1.5"),
+        (lambda: ct.FedAvg(lr=[0.1]), r"lr of fedavg is \[0.1\]: it must be a number"),
+    ],
+)
+def test_raw_errors_become_sentences(make, sentence):
+    with pytest.raises(ct.CoterieError, match=sentence):
+        ct.run(make(), federation(), "mlp:8", rounds=1)
 
 
 # ------------------------------------------------------------------------------ types

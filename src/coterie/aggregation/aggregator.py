@@ -299,7 +299,8 @@ class Aggregator:
         """Σ weight · value as if every client had sent the robust mean."""
         totals, mass = {}, {}
         for name, weight in weights_by_value(self.buffers).items():
-            counted = torch.zeros_like(weight).index_copy(0, accepted, weight[accepted])
+            rows = accepted.to(weight.device)
+            counted = torch.zeros_like(weight).index_copy(0, rows, weight[rows])
             mass[name] = counted.sum(0)
             means = robust_means(
                 self.robust.rule, self.buffers.values[name], counted, self.robust.share

@@ -60,6 +60,9 @@ COMMANDS = {
         "write the models as safetensors files, with a model card",
         "predict.export",
     ),
+    "check": Command(
+        "check METHOD [FLAGS]", "check a method of your own: my.py:Method", "check.check"
+    ),
     "store": Command(
         "store PATH --data SPEC", "write a data set to disk, for faster runs", "store.store"
     ),

@@ -11,16 +11,12 @@ from __future__ import annotations
 import resource
 import sys
 import warnings
-import weakref
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from coterie.aggregation.aggregator import Aggregator, PartialAggregate
 from coterie.aggregation.pipeline import Pipeline
@@ -33,6 +29,7 @@ from coterie.core.task import Batch, Task
 from coterie.core.trees import tree_leaves, tree_map
 from coterie.data.roster import Roster
 from coterie.data.shards import make_shards
+from coterie.engines.dry_run import peak_bytes
 from coterie.engines.plan import NUMBERS_PER_PLACE, Chunk, Plan, make_chunks, numbers_per_row
 from coterie.engines.templates import UploadTemplates, example_batch, map_clients
 from coterie.metrics import Row
@@ -40,8 +37,7 @@ from coterie.reporting.text import format_bytes
 from coterie.runs.run import Run
 from coterie.runs.start import Job
 
-MAX_OPERATIONS = 1_000  # local steps repeat: later ones hold no more memory
-MAX_STEPS = 3  # per solver call, for the same reason
+MAX_STEPS = 3  # per solver call: local steps repeat, and later ones hold no more memory
 # glibc keeps freed buffers below 32 MB in the arenas of threads: in six runs the peak was 1.4 to
 # 2.3 times the live tensors; with MALLOC_MMAP_THRESHOLD_=65536 it equals them
 ALLOCATOR_FACTOR = 1.75
@@ -61,50 +57,6 @@ def process_bytes() -> int:
     except OSError:  # not Linux: the peak so far is the best approximation
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
-
-
-class MaxOperationsReached(Exception):
-    """Enough operations were counted: the rest would hold no more memory."""
-
-
-class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of all tensors while they are alive."""
-
-    def __init__(self, execution: Execution) -> None:
-        super().__init__()
-        self.execution = execution
-        self.now = 0
-        self.peak = 0
-        self.operations = 0
-        self.alive: dict[int, weakref.ref[Any]] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and count its results."""
-        out = func(*args, **(kwargs or {}))
-        for value in tree_leaves(out):
-            if isinstance(value, Tensor):
-                self.count(value)
-        self.operations += 1
-        # an exception inside a batched operation would abort torch
-        if self.operations > MAX_OPERATIONS and not self.execution.in_batched_op:
-            raise MaxOperationsReached
-        return out
-
-    def count(self, value: Tensor) -> None:
-        """Count a tensor's storage until it is freed; views share the storage of their base."""
-        storage = value.untyped_storage()
-        key = id(storage)
-        if key in self.alive:
-            return
-        size = storage.nbytes()
-
-        def free(_: Any) -> None:
-            del self.alive[key]
-            self.now -= size
-
-        self.alive[key] = weakref.ref(storage, free)
-        self.now += size
-        self.peak = max(self.peak, self.now)
 
 
 class WorkingMemory:
@@ -170,17 +122,14 @@ class WorkingMemory:
         def run_client(*arguments: Any) -> Any:
             return call.fn(task, *arguments, **call.static)
 
-        live = LiveBytes(execution)
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            shared, per_client, private, data = self._arguments(call, chunk)
-            with live, suppress(MaxOperationsReached):
-                for value in tree_leaves((per_client, private, data)):
-                    live.count(value)
-                map_clients(task, run_client, shared, (per_client, private, data))
+        def run_all(shared: Any, *rows: Any) -> Any:
+            return map_clients(task, run_client, shared, rows)
+
+        peak = peak_bytes(run_all, lambda: self._arguments(call, chunk), execution)
         new = [form for form in execution.solver_forms if form not in self.solver_forms]
         self.solver_forms += new
         self.wants_gram |= execution.wants_gram
-        return live.peak
+        return peak
 
     def _arguments(self, call: Call, chunk: Chunk) -> tuple[Any, Any, Any, Any]:
         """The arguments of the client function for a chunk, as fake tensors."""

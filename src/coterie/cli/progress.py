@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from coterie.cli.messages import format_record, format_warning
 from coterie.metrics import METRICS, Row
 from coterie.metrics.scores import find_main_metric
-from coterie.runs.run import Run
+from coterie.runs.run import OnRound, Run
 
 MAX_HELD_OUT = 5  # clients kept out of training that are listed by name
 
@@ -92,10 +92,10 @@ class Watcher:
                     self.bar.stop()
                 log.removeHandler(handler)
 
-    def follow(self, title: str, run: Run) -> Callable[[Row], None]:
+    def follow(self, title: str, run: Run) -> OnRound:
         """Return a function that shows each row of a run's metrics."""
         if self.quiet:
-            return lambda row: None
+            return lambda row, run: None
         if self.bar is not None:
             return follow_in_bar(self.bar, title, run)
         return LineFollower(self, title, run)
@@ -113,12 +113,12 @@ class LogHandler(logging.Handler):
         self.function(record)
 
 
-def follow_in_bar(bar: Progress, title: str, run: Run) -> Callable[[Row], None]:
+def follow_in_bar(bar: Progress, title: str, run: Run) -> OnRound:
     """Return a function that advances a bar with each row and shows the latest scores beside it."""
     task = bar.add_task(title, total=run.options.rounds, completed=max(run.round, 0), scores="")
     latest: Row = {}
 
-    def show(row: Row) -> None:
+    def show(row: Row, run: Run) -> None:
         latest.update(row)
         bar.update(task, completed=row["round"], scores=format_scores(latest))
 
@@ -140,7 +140,7 @@ class LineFollower:
             line += f", without {', '.join(held_out)}"
         watcher.note(line)
 
-    def __call__(self, row: Row) -> None:
+    def __call__(self, row: Row, run: Run) -> None:
         """Show a row of metrics, if a line is due."""
         now = time.monotonic()
         seconds = now - self.last_time

@@ -66,7 +66,7 @@ def run_search(search: Search, base: Path, watcher: Watcher) -> Search:
 
     def follow(title: str, run: Run) -> Any:
         show = watcher.follow(f"{run.method.name} {title} (validation)", run)
-        return lambda row: show({k.removeprefix("valid_"): v for k, v in row.items()})
+        return lambda row, run: show({k.removeprefix("valid_"): v for k, v in row.items()}, run)
 
     try:
         return search.run(follow)

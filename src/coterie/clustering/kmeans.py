@@ -171,12 +171,12 @@ def group_mean(stacked: Params, labels: Tensor, weight: Tensor, empty: Params) -
         >>> clustering.group_mean(models, torch.tensor([0, 0, 2]), torch.ones(3), empty)
         {'w': tensor([2., 0., 5.])}
     """
-    share = one_hot(labels, count(empty), weight.dtype) * weight[:, None]
+    share = one_hot(labels.to(weight.device), count(empty), weight.dtype) * weight[:, None]
     mass = share.sum(0)
 
     def mean(v: Tensor, old: Tensor) -> Tensor:
-        m = as_column(mass, v).to(v.dtype)
-        total = torch.einsum("ik,i...->k...", share.to(v.dtype), v)
+        m = as_column(mass, v).to(v)
+        total = torch.einsum("ik,i...->k...", share.to(v), v)
         return torch.where(m > 0, total / torch.where(m > 0, m, 1), old)
 
     return {n: mean(v, empty[n]) for n, v in stacked.items()}

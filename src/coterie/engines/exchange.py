@@ -95,7 +95,7 @@ class RoundContext:
         """The weighted mean of stacked updates per label, with the run's rule; see `Ask`."""
         if not self.is_robust:
             return group_mean(values, labels, weight, empty)
-        shares = one_hot(labels, count(empty), weight.dtype) * weight[:, None]
+        shares = one_hot(labels.to(weight.device), count(empty), weight.dtype) * weight[:, None]
         means = robust_means(self.pipeline.robust.rule, values, shares, self.pipeline.robust.share)
         has_members = shares.sum(0) > 0
         return {

@@ -10,15 +10,19 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from coterie.core.call import Call
-from coterie.core.task import Task
+from coterie.core.execution import Execution
+from coterie.core.params import Params, nbytes
+from coterie.core.task import Batch, Task
 from coterie.data.roster import Roster
 from coterie.data.shards import Shards
+from coterie.engines.dry_run import peak_bytes
+from coterie.engines.templates import example_batch
 
 CONVOLUTIONS = (
     nn.Conv1d,
@@ -33,6 +37,10 @@ MAX_GRAM_NUMBERS = 2**28  # in the Gram matrices of all clients: 1 GB in float32
 MAX_CHUNK_NUMBERS = 20_000_000  # in the samples of a chunk and their activations
 MIN_RELATIVE_SIZE = 0.75  # clients at least this large relative to the largest may be padded to it
 NUMBERS_PER_PLACE = 8  # of a sample that is only drawn: place, target, mask, weight, random key
+MAX_ON_ACCELERATOR = 64  # clients at once
+MEMORY_SHARE = 0.5  # of an accelerator: the rest holds samples, buffers and cached kernels
+UNKNOWN_MEMORY = 4 << 30  # bytes, assumed of a device that does not tell its memory
+SAMPLES_IN_DRY_RUN = 4096  # enough that the peak is where activations are
 FREE_PADDING = 1 / 64  # of the plan's samples: padding that costs less than another chunk
 
 
@@ -71,7 +79,8 @@ def plan_for(task: Task, roster: Roster, cores: int | None = None) -> Plan:
     Tiny models run thousands of clients at once, with one worker if that is all of them. Models
     with convolutions run in a loop, because `vmap` makes grouped convolutions, which are slower on
     CPUs, and so do models that `vmap` has no rules for. For other models chunks are small enough
-    that models and samples stay in the cache.
+    that models and samples stay in the cache. Elsewhere than on a CPU, chunks fit into half of the
+    device's memory.
 
     Args:
         task: Model and loss.
@@ -88,7 +97,7 @@ def _divide_work(task: Task, roster: Roster, cores: int) -> Plan:
     if task.needs_loop:
         return Plan(vectorise=False, chunk=8, workers=cores, rows=rows)
     if task.device.type != "cpu":
-        return Plan(vectorise=True, chunk=64, workers=1, rows=rows)
+        return _plan_for_accelerator(task, roster)
     if any(isinstance(m, CONVOLUTIONS) for m in task.module.modules()):
         return Plan(vectorise=False, chunk=8, workers=cores, rows=rows)
     numbers = _numbers_per_client(task, roster)
@@ -103,6 +112,51 @@ def _divide_work(task: Task, roster: Roster, cores: int) -> Plan:
     of_models = 2 * sum(p.numel() for p in task.module.parameters())
     drawing = max(chunk, min(256, unmapped, 19_500_000 // of_models))
     return Plan(vectorise=True, chunk=chunk, workers=cores, rows=rows, drawing=drawing)
+
+
+def _plan_for_accelerator(task: Task, roster: Roster) -> Plan:
+    """As many clients at once as fit into a share of the device's memory, by a dry run."""
+    available = MEMORY_SHARE * accelerator_bytes(task.device)
+    per_client, per_sample = training_bytes(task, roster)
+    chunk = max(1, min(MAX_ON_ACCELERATOR, int(available / 2 // per_client)))
+    rows = max(1, int(available / 2 // per_sample))
+    return Plan(vectorise=True, chunk=chunk, workers=1, rows=rows)
+
+
+def accelerator_bytes(device: torch.device) -> int:
+    """The memory of a device; a cautious guess where torch does not tell."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return UNKNOWN_MEMORY
+
+
+def training_bytes(task: Task, roster: Roster) -> tuple[int, int]:
+    """Measure the memory of training: (bytes of a client's models, bytes of each sample).
+
+    A dry run on the CPU: it holds as much on any device.
+    """
+    task = task.copy().with_execution(Execution())
+    task.module = task.module.to("cpu")
+    task.device = torch.device("cpu")
+    model = {k: v.detach() for k, v in task.module.named_parameters() if v.requires_grad}
+
+    def peak(samples: int) -> int:
+        def make_arguments() -> tuple[Any, Any, Any]:
+            example = example_batch(task, roster)
+            batch = example.map_rows(lambda v: v.new_empty(samples, *v.shape[1:]))
+            return (), {k: torch.empty_like(v) for k, v in model.items()}, batch
+
+        def train(_: Any, w: Params, batch: Batch) -> Any:
+            gradient = torch.func.grad(task.loss)(w, batch)
+            return {k: v - gradient[k] for k, v in w.items()}
+
+        return peak_bytes(train, make_arguments, task.execution)
+
+    few, many = peak(2), peak(2 + SAMPLES_IN_DRY_RUN)
+    per_sample = max(1, (many - few) // SAMPLES_IN_DRY_RUN)
+    # the momentum of the optimizer and the upload are two more models
+    models = max(1, few - 2 * per_sample) + 2 * nbytes(model)
+    return models, per_sample
 
 
 def grams_fit(roster: Roster) -> bool:

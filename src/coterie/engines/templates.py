@@ -61,7 +61,11 @@ class UploadTemplates:
         data: Any = train
         if call.split is not None:
             data = EvaluationData(train, train.all)
-        per_client = tree_map(lambda v: v.new_zeros(1, *v.shape[1:]), per_client)
+        device = self.task.device
+        shared = tree_map(lambda v: v.to(device), call.shared)
+        per_client = tree_map(
+            lambda v: torch.zeros(1, *v.shape[1:], dtype=v.dtype, device=device), per_client
+        )
         private: Any = ()
         if call.enrolled:
             private = tree_map(lambda v: v.new_zeros(1, *v.shape), self.private)
@@ -70,7 +74,7 @@ class UploadTemplates:
             return call.fn(self.task, shared, *rows, **call.static)
 
         try:
-            up, after = map_clients(self.task, one, call.shared, (per_client, private, data))
+            up, after = map_clients(self.task, one, shared, (per_client, private, data))
         except RuntimeError as e:
             if "vmap" in str(e) or "random" in str(e):
                 reason = str(e).strip().splitlines()[0]

@@ -693,8 +693,8 @@ def mean_coefficients(found: Memberships) -> Tensor:
 
 
 def totals(sums: Sums) -> Params:
-    """The sums over all clients."""
-    return {name: v[0] for name, v in sums.totals["sums"].items()}
+    """The sums over all clients, on the CPU, where the server solves its small systems."""
+    return {name: v[0].cpu() for name, v in sums.totals["sums"].items()}
 
 
 def to_labels(task: Task, units: Units, values: Tensor) -> Tensor:

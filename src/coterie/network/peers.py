@@ -23,7 +23,6 @@ from coterie.core.errors import CoterieError
 from coterie.core.version import __version__
 from coterie.engines.codec import BadBytes
 from coterie.methods.registry import methods
-from coterie.metrics import Row
 from coterie.network.engine import NetworkEngine
 from coterie.network.handshake import RunSpec, site_settings
 from coterie.network.owner import OwnerPolicy
@@ -52,7 +51,7 @@ from coterie.network.transport import ExchangeResult, WaitPolicy, failure_reason
 from coterie.runs.config import decode, encode_readable
 from coterie.runs.files import make_private_folder, write_text
 from coterie.runs.folder import NETWORK, RESTART, RunFolder, checkpoint_round, lock_folder
-from coterie.runs.run import Run
+from coterie.runs.run import OnRound, Run
 
 MAY_DIFFER = ("device", "engine")  # options of this machine
 NOT_STARTED = -1  # the round of a run without a checkpoint
@@ -259,7 +258,7 @@ class Peer:
         self,
         group: PeerGroup,
         policy: WaitPolicy,
-        follow: Callable[[Run], Callable[[Row], Any] | None] = lambda run: None,
+        follow: Callable[[Run], OnRound | None] = lambda run: None,
     ) -> Run:
         """Train with the other peers to the end, from the start or from the peers' files.
 

@@ -54,7 +54,7 @@ from coterie.runs.folder import NETWORK, RESTART, RunFolder, ensure_free, lock_f
 from coterie.runs.late_sites import LateSite, describe_late_site, read_late_sites, write_late_sites
 from coterie.runs.load import restore_options
 from coterie.runs.options import Options
-from coterie.runs.run import Run
+from coterie.runs.run import OnRound, Run
 from coterie.runs.start import create_task
 from coterie.serve.export import CARD, export_groups
 
@@ -347,26 +347,25 @@ class LateSites:
 
 
 # ------------------------------------------------------------------------------ train
-def serve(run: Run, on_round: Callable[[Row], Any] | None = None) -> Run:
+def serve(run: Run, on_round: OnRound | None = None) -> Run:
     """Train to the end, then make every site write its own model.
 
     After each round, late sites may join.
 
     Args:
         run: A run on a network.
-        on_round: Called with the metrics of each round.
+        on_round: As in `Run.train`.
     """
     engine = run.engine
     assert isinstance(engine, NetworkEngine) and run.folder is not None
     late_sites = LateSites(run, read_network_file(run.folder.path).terms)
 
-    def after_round(row: Row) -> None:
-        if on_round is not None:
-            on_round(row)
+    def admit_late_sites(row: Row, run: Run) -> None:
         late_sites.update()
 
     if not run.ended:
-        run.train(after_round)
+        callbacks = [] if on_round is None else [on_round]
+        run.train([*callbacks, admit_late_sites])
     failures = engine.finish(run)
     late_sites.finish()
     by_reason: dict[str, list[str]] = {}

@@ -11,12 +11,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from coterie.core.errors import CoterieError
 from coterie.data.folder import client_files
 from coterie.data.table_files import READERS
-from coterie.metrics import Row
 from coterie.network.certificates import make_authority, register_site
 from coterie.network.connections import LOOPBACK, free_port
 from coterie.network.handshake import NOT_ALL, RunSpec, SitesFailed
@@ -26,7 +24,7 @@ from coterie.network.packets import NO_EXPERIMENT, Packet
 from coterie.network.server import begin, messenger_factory, serve
 from coterie.network.transport import WaitPolicy, list_names
 from coterie.runs.files import write_error
-from coterie.runs.run import Run
+from coterie.runs.run import OnRound, Run
 
 log = logging.getLogger("coterie")
 CONNECT_TIMEOUT = 180.0  # seconds in which nodes must connect
@@ -209,7 +207,7 @@ class Simulation:
         server: SimulatedServer,
         base: Path,
         policy: WaitPolicy,
-        follow: Callable[[Run], Callable[[Row], Any]],
+        follow: Callable[[Run], OnRound],
     ) -> Run:
         """Wait until all nodes are connected, then train.
 

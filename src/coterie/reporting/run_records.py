@@ -38,7 +38,8 @@ from coterie.runs.search import SEARCH_FILE, WINNER_FILE
 from coterie.runs.start import Model
 from coterie.runs.trained import TrainedRun
 
-NOT_IN_LABEL = ("seed", "device", "engine")  # options that do not change what a run computes
+# options that do not change what a run computes
+NOT_IN_LABEL = ("seed", "device", "engine", "client_curves")
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,8 @@ def name_folder(path: Path) -> str:
 def record_of_run(run: Run) -> RunRecord:
     """Return the record of a run in memory."""
     if run.folder is not None:
-        return record_of_config(run.folder.config(), run.history, run)
+        record = record_of_config(run.folder.config(), run.history, run)
+        return dataclasses.replace(record, diverged=run.diverged)
     fed = data_in_memory(run)
     return RunRecord(
         method=method_config(run.method),
@@ -234,6 +236,7 @@ def record_of_run(run: Run) -> RunRecord:
         fingerprint=Fingerprints(data="" if fed is None else fed.fingerprint(), salt="", model=""),
         history=run.history,
         origin=run,
+        diverged=run.diverged,
     )
 
 

@@ -23,7 +23,7 @@ from coterie.methods import registry
 from coterie.runs.config import RunConfig, restore_method, restore_roster
 from coterie.runs.folder import NETWORK, RESTART, RunFolder
 from coterie.runs.options import Options
-from coterie.runs.run import Run, to_arrays, to_device
+from coterie.runs.run import Run, place_state, to_arrays
 from coterie.runs.start import (
     MakeEngine,
     Model,
@@ -35,6 +35,8 @@ from coterie.runs.start import (
 from coterie.runs.trained import TrainedRun
 
 log = logging.getLogger("coterie")
+# of a checkpoint: what a trained run without its clients needs
+TRAINED_TREES = ("state", "scores", "curves", "pooled", "memberships")
 Trust = str | Sequence[str]  # hashes of the user's Python files that may be run
 
 
@@ -108,18 +110,21 @@ def load_trained(
     method = own.method()
     roster = restore_roster(config.roster, f"{path}/config.json")
     task = own.task(roster)
-    saved = folder.latest(types_of(method), "state", "scores", "pooled", "memberships")
+    saved = folder.latest(types_of(method), *TRAINED_TREES)
     if saved is None or saved.head["round"] < 0:
         raise CoterieError(f"{path} has not been trained yet", "resume it first")
+    options = restore_options(config)
+    own, _ = method.start(task, len(roster), options.seed)
     return TrainedRun(
         method=method,
         task=task,
         roster=roster,
-        options=restore_options(config),
-        state=to_device(saved.trees["state"], task),
+        options=options,
+        state=place_state(saved.trees["state"], own, task),
         round=saved.head["round"],
         history=folder.rows(until=saved.head["round"]),
         client_scores=to_arrays(saved.trees["scores"]),
+        client_curves=to_arrays(saved.trees.get("curves", {})),
         pooled_counts=to_arrays(saved.trees.get("pooled", {})),
         membership_reports=to_arrays(saved.trees.get("memberships", {})),
         model_name=config.model,

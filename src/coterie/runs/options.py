@@ -40,6 +40,9 @@ class Options:
     eval_clients: int | None = setting(
         None, "evaluate this many clients, the same in every round; none: all", ge=1
     )
+    client_curves: bool = setting(
+        False, "keep each client's scores of every evaluation, not only of the last", switch=True
+    )
     min_rows_to_report: int = setting(
         1,
         "a client with fewer rows is not measured and, in tables, not described; on real sites "
@@ -99,7 +102,7 @@ class Options:
     dtype: str = setting(
         "float32", "floating-point type of models and data", choices=("float32", "float64")
     )
-    device: str = setting("cpu", "cpu or cuda")
+    device: str = setting("cpu", "where models train: cpu, cuda, cuda:1, mps")
 
     @property
     def every(self) -> int:

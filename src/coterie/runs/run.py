@@ -12,14 +12,15 @@ A run knows its clients only by their roster. Their samples and private states b
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ from coterie.aggregation.pipeline import Pipeline, SimulatedAttack
 from coterie.core import randomness
 from coterie.core.call import pick_clients
 from coterie.core.contract import Algorithm, Stack, Sums, at_round
-from coterie.core.errors import CoterieError
+from coterie.core.errors import CoterieError, Diverged
 from coterie.core.params import Params, nbytes
 from coterie.core.task import Task
 from coterie.core.trees import tree_flatten, tree_map, tree_unflatten
@@ -123,11 +124,15 @@ class Run:
         self.round = -1  # the last completed round; round 0 initialises the method
         self.history: list[Row] = []
         self.client_scores: dict[str, np.ndarray] = {}  # [N] each, at the last evaluation
+        # with the option `client_curves`, of all evaluations: "round" [E], others [E, N]
+        self.client_curves: dict[str, np.ndarray] = {}
         self.pooled_counts: dict[str, np.ndarray] = {}  # over all clients, at the last evaluation
         self.membership_reports: MembershipReports = {}  # measured after the last round
         self.best_valid_loss = math.inf
         self.evaluations_without_gain = 0
-        self.stopped = False  # early, by `stop_after` or because the method has finished
+        self.stopped = False  # early: `stop_after`, `stop()`, or the method has finished
+        self.stop_requested = False  # by `stop()`
+        self.diverged = False  # training did not stay finite
         self.interrupted = False  # by Ctrl-C, perhaps in the last round
         self.saved_at = time.monotonic()
         self.last_save_took = 0.0
@@ -142,7 +147,7 @@ class Run:
         if isinstance(start, Run):
             self.continue_from(start)
         elif self.has_given_start:
-            self.state = check_start(start, self.state, task)
+            self.state = check_start(start, self.state)
             log.warning(
                 "%s starts from a server state alone: private states of clients and the numbers "
                 "of earlier rounds, which determine random draws, are dropped; to keep them, give "
@@ -156,11 +161,12 @@ class Run:
         return self.options.secure_min if self.options.secure else None
 
     # -- the round loop
-    def train(self, on_round: Callable[[Row], Any] | None = None) -> Run:
+    def train(self, on_round: OnRound | Sequence[OnRound] | None = None) -> Run:
         """Train to the last round. Ctrl-C finishes the round, saves and stops.
 
         Args:
-            on_round: Called with each round's row of metrics.
+            on_round: Called with each round's row of metrics and this run: one function, or
+                several. They may call `stop`; what has a method `close` is closed at the end.
 
         Returns:
             The run itself.
@@ -170,18 +176,20 @@ class Run:
             Diverged: If most updates of an exchange are rejected.
         """
         locked = nullcontext() if self.folder is None else self.folder.training()
-        with locked, finish_round_on_interrupt() as stop_requested:
+        with locked, finish_round_on_interrupt() as interrupt, closing_all(on_round) as callbacks:
             if self.folder is not None:  # rounds after the restored checkpoint are repeated
                 self.folder.rewind(self.history, self.options.rounds)
                 remove_tables(self.folder.path)
             self._warn_of_attack()
             for row in self.rounds():
-                self.interrupted = stop_requested.is_set()
+                self.interrupted = interrupt.is_set()
                 if self.folder is not None:
                     self.folder.append(row)
                     self.save(always=self.ended or self.interrupted or self.round == 0)
-                if on_round is not None:
-                    on_round(row)
+                for callback in callbacks:
+                    callback(row, self)
+                if self.stop_requested and not self.ended:
+                    self._end_early()
                 if self.interrupted and not self.ended:
                     raise Interrupted
             if self.folder is not None:
@@ -194,6 +202,24 @@ class Run:
         """Train to the last round and yield each round's row of metrics."""
         while not self.ended:
             yield self.step()
+
+    def stop(self) -> None:
+        """End training after the current round, as early stopping does.
+
+        Example:
+            >>> import coterie as ct
+            >>> fed = ct.data.linear(clients=6, samples=20, dim=3, clusters=2)
+            >>> enough = lambda row, run: run.stop() if row["round"] == 2 else None
+            >>> len(ct.run(ct.FedAvg(lr=0.1), fed, rounds=9, on_round=enough).history)
+            3
+        """
+        self.stop_requested = True
+
+    def _end_early(self) -> None:
+        self.stopped = True
+        self.membership_reports = self._measure_memberships()
+        if self.folder is not None:
+            self.save(always=True)
 
     @property
     def ended(self) -> bool:
@@ -208,10 +234,14 @@ class Run:
         shared_before, _ = self.method.use(self.state)
         ask = self.round_context(r)
         method: Algorithm = ask.root.method
-        if r > 0:
-            self.state = method.round(self.state, ask)
-        elif not self.has_given_start:
-            self.state = method.begin(self.state, ask)
+        try:
+            if r > 0:
+                self.state = method.round(self.state, ask)
+            elif not self.has_given_start:
+                self.state = method.begin(self.state, ask)
+        except Diverged:
+            self.diverged = True
+            raise
         row: Row = {
             "round": r,
             "seconds": 0.0,  # set below, here for the order of columns
@@ -253,13 +283,16 @@ class Run:
         # Kept out of the row: if this run is resumed with more rounds, its rows are the same as
         # those of a run that trained all rounds at once.
         if self.ended:
-            self.membership_reports = measure_memberships(
-                self.round_context(r, "evaluate"),
-                self.method.centres(self.state),
-                self.groups(),
-                self.options.min_rows_to_report,
-            )
+            self.membership_reports = self._measure_memberships()
         return row
+
+    def _measure_memberships(self) -> MembershipReports:
+        return measure_memberships(
+            self.round_context(self.round, "evaluate"),
+            self.method.centres(self.state),
+            self.groups(),
+            self.options.min_rows_to_report,
+        )
 
     def round_context(self, r: int, phase: Literal["train", "evaluate"] = "train") -> RoundContext:
         """Return the `ask` of a round. Evaluations have no dropout and no clipping."""
@@ -375,6 +408,8 @@ class Run:
                 for name, values in scores_per_client(self.roster.kind, sums.report).items():
                     self.client_scores[name] = np.full(len(self.roster), np.nan)
                     self.client_scores[name][sums.ids.numpy()] = values
+                if self.options.client_curves:
+                    self._extend_curves(r)
         if len(self.unseen_clients) >= (self.min_clients or 1):
             sums = ask(
                 root.measure_unseen_summed if secure else root.measure_unseen,
@@ -395,6 +430,13 @@ class Run:
         if self.options.secure:
             return secure_evaluation_row(kind, report, prefix, self.task.loss_unit)
         return evaluation_row(kind, report, prefix)
+
+    def _extend_curves(self, r: int) -> None:
+        """Append the clients' scores of this evaluation to `client_curves`."""
+        new = {"round": np.array([r]), **{k: v[None] for k, v in self.client_scores.items()}}
+        for name, values in new.items():
+            before = self.client_curves.get(name, values[:0])
+            self.client_curves[name] = np.concatenate([before, values])
 
     def ask_clients(
         self, function: str, ids: Tensor, shared: Any, per_client: Any, **static: Any
@@ -433,6 +475,7 @@ class Run:
             round=self.round,
             history=self.history,
             client_scores=self.client_scores,
+            client_curves=self.client_curves,
             pooled_counts=self.pooled_counts,
             membership_reports=self.membership_reports,
             model_name=self.model_name,
@@ -489,7 +532,7 @@ class Run:
                 "give start=result.state, which starts from its models alone",
             )
         trees, head = earlier.snapshot()
-        state = check_start(trees["state"], self.state, self.task)
+        state = check_start(trees["state"], self.state)
         if is_wire(self.engine) != is_wire(earlier.engine):
             raise CoterieError(
                 "the start is a result of another engine, which keeps private states otherwise",
@@ -504,6 +547,7 @@ class Run:
         trees = {
             "state": self.state,
             "scores": to_tensors(self.client_scores),
+            "curves": to_tensors(self.client_curves),
             "pooled": to_tensors(self.pooled_counts),
             "memberships": to_tensors(self.membership_reports),
             "engine": self.engine.snapshot(),
@@ -523,9 +567,10 @@ class Run:
 
     def _restore_snapshot(self, trees: dict[str, Any], head: dict[str, Any]) -> None:
         check_frozen(trees.get("frozen", {}), self.task)
-        self.state = to_device(trees["state"], self.task)
+        self.state = place_state(trees["state"], self.state, self.task)
         self.engine.restore(trees["engine"])
         self.client_scores = to_arrays(trees["scores"])
+        self.client_curves = to_arrays(trees.get("curves", {}))
         self.pooled_counts = to_arrays(trees.get("pooled", {}))  # older runs have none
         self.membership_reports = to_arrays(trees.get("memberships", {}))
         self.round, self.stopped = head["round"], head["stopped"]
@@ -536,6 +581,38 @@ class Run:
             self.best_valid_loss = head["best_valid_loss"]
         self.evaluations_without_gain = head["evaluations_without_gain"]
         self.has_given_start = head["has_given_start"]
+
+
+# ------------------------------------------------------------------------------ callbacks
+class OnRound(Protocol):
+    """Is called after each round with its row of metrics and the run."""
+
+    def __call__(self, row: Row, run: Run, /) -> Any:
+        """Read the row and the run: `state`, `client_scores`, `groups()`, `stop()`."""
+        ...
+
+
+@contextmanager
+def closing_all(on_round: OnRound | Sequence[OnRound] | None) -> Iterator[list[OnRound]]:
+    """Yield the given functions as a list, and close at the end those that can be closed."""
+    if on_round is None:
+        on_round = []
+    callbacks = [on_round] if callable(on_round) else list(on_round)
+    with ExitStack() as stack:
+        for callback in callbacks:
+            stack.callback(getattr(callback, "close", lambda: None))
+        yield [with_run(callback) for callback in callbacks]
+
+
+def with_run(callback: Any) -> OnRound:
+    """Let a function that takes only the row, as in version 0.2, take the run as well."""
+    try:
+        inspect.signature(callback).bind({}, None)
+    except TypeError:
+        return lambda row, run: callback(row)
+    except ValueError:  # a built-in function without a signature
+        pass
+    return cast(OnRound, callback)
 
 
 # ------------------------------------------------------------------------------ helpers
@@ -559,12 +636,24 @@ def finish_round_on_interrupt() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def to_device(state: Any, task: Task) -> Any:
-    """Move the floating-point leaves of a server state to the task's device.
+def to_device(tree: Any, task: Task) -> Any:
+    """Move the floating-point leaves of a nest to the task's device.
 
     Integer leaves, such as the cluster of each client, stay on the CPU, where client ids are.
     """
-    return tree_map(lambda v: v.to(task.device) if v.is_floating_point() else v, state)
+    return tree_map(lambda v: v.to(task.device) if v.is_floating_point() else v, tree)
+
+
+def place_state(state: Any, own: Any, task: Task) -> Any:
+    """Move each leaf of a server state to the device that it has in the method's own start.
+
+    Models are on the task's device; what clients reported is on the CPU.
+    """
+    leaves, structure = tree_flatten(state)
+    own_leaves, own_structure = tree_flatten(own)
+    if structure != own_structure:  # a method whose state grows
+        return to_device(state, task)
+    return tree_unflatten([v.to(o.device) for v, o in zip(leaves, own_leaves)], structure)
 
 
 def to_tensors(arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:
@@ -592,8 +681,8 @@ def check_frozen(saved: Params, task: Task) -> None:
             )
 
 
-def check_start(start: Any, own: Any, task: Task) -> Any:
-    """Return a copy of a given server state on the task's device.
+def check_start(start: Any, own: Any) -> Any:
+    """Return a copy of a given server state, each leaf on the device of the method's own.
 
     Raises:
         CoterieError: If its structure or shapes differ from those of the method's own state.
@@ -608,5 +697,5 @@ def check_start(start: Any, own: Any, task: Task) -> Any:
             "give a state of the same method, model, groups and number of clients, such as "
             "result.state",
         )
-    copies = [v.detach().clone().to(task.device, o.dtype) for v, o in zip(leaves, own_leaves)]
+    copies = [v.detach().clone().to(o.device, o.dtype) for v, o in zip(leaves, own_leaves)]
     return tree_unflatten(copies, structure)

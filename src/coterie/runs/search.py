@@ -34,14 +34,14 @@ from coterie.runs.config import encode, encode_readable
 from coterie.runs.files import make_private_folder, write_text
 from coterie.runs.folder import RunFolder, is_incomplete, lock_folder
 from coterie.runs.load import load_run
-from coterie.runs.run import Run
+from coterie.runs.run import OnRound, Run
 from coterie.runs.run_list import is_run_folder
 from coterie.runs.start import Job, Model, create_job
 
 SEARCH_FILE = "search.json"  # marks a folder as a search's
 WINNER_FILE = "winner.toml"  # the best settings
 VALID = 0.2  # default share of the training samples in the validation split
-Follow = Callable[[str, Run], Callable[[Row], Any]]
+Follow = Callable[[str, Run], OnRound]
 
 
 class SearchCell(NamedTuple):

@@ -62,12 +62,7 @@ def create_task(roster: Roster, model: Model, options: Options) -> tuple[Task, s
     Returns:
         The task, and the model's name for the config.
     """
-    if options.device != "cpu" and not torch.cuda.is_available():
-        raise CoterieError(
-            f"device is {options.device!r}, and no CUDA device is present",
-            "use {}",
-            options=[Option("device", "cpu")],
-        )
+    check_device(options.device)
     name = model_name(model, roster)
     spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
     if spec.model is None or isinstance(spec.model, str):
@@ -85,6 +80,18 @@ def create_task(roster: Roster, model: Model, options: Options) -> tuple[Task, s
         scale=roster.label_scale,
     )
     return task, name
+
+
+def check_device(device: str) -> None:
+    """Raise an error unless torch can use the device: "cpu", "cuda", "cuda:1", "mps"."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as e:  # torch raises both
+        raise CoterieError(
+            f"device is {device!r}, and this machine's torch cannot use it",
+            "use {}",
+            options=[Option("device", "cpu")],
+        ) from e
 
 
 def model_name(model: Model, roster: Roster) -> str:
@@ -251,6 +258,7 @@ def create_job(
             raise CoterieError(
                 f"run() has no option {name!r}; it has {names}, out, plan, on_round."
             )
+    check_is_method(method)
     chosen = Options(**options)
     check_settings(chosen)
     fed = apply_data_options(fed, chosen)
@@ -270,6 +278,24 @@ def create_job(
         plan=plan,
         origin=origin or Origin(),
     )
+
+
+def check_is_method(method: Any) -> None:
+    """Raise an error for anything but a method with its settings."""
+    if isinstance(method, type) and issubclass(method, Algorithm):
+        raise CoterieError(
+            f"{method.__name__} is a class: give a method with its settings, {method.__name__}(…)."
+        )
+    if not isinstance(method, Algorithm):
+        raise CoterieError(
+            f"the method is {method!r}: give a method with its settings, such as "
+            "ct.IFCA(clusters=4)."
+        )
+    if not dataclasses.is_dataclass(method):
+        raise CoterieError(
+            f"{type(method).__name__} is not a dataclass: decorate it with "
+            "@dataclass(frozen=True, kw_only=True)."
+        )
 
 
 def prepare_run(

@@ -54,6 +54,7 @@ class TrainedRun:
     round: int  # the last completed round; round 0 initialises the method
     history: list[Row]  # a row of metrics per round
     client_scores: dict[str, np.ndarray] = field(default_factory=dict)  # [N], NaN: not measured
+    client_curves: dict[str, np.ndarray] = field(default_factory=dict)  # as in `Run`
     pooled_counts: dict[str, np.ndarray] = field(
         default_factory=dict
     )  # confusion matrix, histogram of predictions
