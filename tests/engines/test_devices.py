@@ -20,6 +20,7 @@ from oracles import private_states
 
 fake_gpu.install()
 slow = pytest.mark.slow
+ONE_CHUNK = ct.Plan(vectorise=True, chunk=100, workers=1)
 
 
 def with_two_clusters(method):
@@ -88,9 +89,9 @@ def test_both_engines_give_the_result_of_the_cpu(name, no_reads):
 @pytest.mark.parametrize("name", ["fedavg", "ifca", "ditto"])
 def test_reads_do_not_grow_with_the_clients(name):
     reads = []
-    for clients in (7, 14):
+    for clients in (14, 28):
         fake_gpu.READS.clear()
-        go(METHODS[name], federation(clients), plan=ct.Plan(True, 100, 1), rounds=1)
+        go(METHODS[name], federation(clients), plan=ONE_CHUNK, rounds=1)
         reads.append(len(fake_gpu.READS))
     assert reads[0] == reads[1] > 0
 
@@ -102,16 +103,16 @@ def test_a_cpu_tensor_in_local_training_is_found(monkeypatch):
     monkeypatch.setattr(Task, "losses", shifted)
     for engine in ("loop", "vectorised"):
         with pytest.raises(RuntimeError, match="same device"):
-            go(ct.FedProx(local_steps=2), engine=engine, rounds=1)
+            go(ct.FedProx(local_steps=2), engine=engine, rounds=1, plan=ONE_CHUNK)
 
 
 def test_a_copy_to_the_cpu_in_local_training_is_found(monkeypatch, no_reads):
     loss = Task.losses
     copied = lambda task, params, batch: loss(task, params, batch).cpu().to("gpu")
-    go(ct.FedProx(local_steps=2), rounds=1)
+    go(ct.FedProx(local_steps=2), rounds=1, plan=ONE_CHUNK)
     monkeypatch.setattr(Task, "losses", copied)
     with pytest.raises(AssertionError, match="reads values"):
-        go(ct.FedProx(local_steps=2), rounds=1)
+        go(ct.FedProx(local_steps=2), rounds=1, plan=ONE_CHUNK)
 
 
 @pytest.mark.parametrize(

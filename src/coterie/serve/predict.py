@@ -252,7 +252,8 @@ def client_ids(run: Run, names: Sequence[str]) -> Tensor:
 
 
 def to_predictions(task: Task, outputs: Tensor, probabilities: bool) -> Tensor:
-    """Convert outputs to targets, class numbers or probabilities."""
+    """Convert outputs to targets, class numbers or probabilities, on the CPU."""
+    outputs = outputs.detach().cpu()
     if task.kind == "regression":
         return outputs
     return outputs.softmax(-1) if probabilities else outputs.argmax(-1)
@@ -291,8 +292,10 @@ def check_rows(
         y = label_column if y is None else y
     x = check_x(task, roster, as_tensor("x", x))
     if y is None:
-        return Batch.of(x, _no_labels(task, len(x)), task.dtype)
-    return Batch.of(x, check_y(task, as_tensor("y", y), len(x)), task.dtype)
+        y = _no_labels(task, len(x))
+    else:
+        y = check_y(task, as_tensor("y", y), len(x))
+    return Batch.of(x.to(task.device), y.to(task.device), task.dtype)
 
 
 def is_table(x: Any) -> bool:
