@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from coterie.checks import CHECKS, Contract
 from coterie.cli.flags import FlagValues, Parser, flags_of
 from coterie.cli.method_flags import find_methods, make_method, method_flags
-from coterie.core.errors import CoterieError
+from coterie.core.errors import CoterieError, unknown_name
 from coterie.core.settings import setting
 from coterie.methods import registry
 
@@ -22,28 +22,33 @@ class CheckFlags:
     model: str = setting(
         DEFAULT_MODEL, "a model for digits of 8 × 8 pixels, by name or file.py:Net"
     )
-    only: str | None = setting(None, "one check", choices=tuple(CHECKS))
+    only: str | None = setting(None, "the name of one check, such as engines_agree")
 
 
 def check(names: list[str], argv: list[str]) -> int:
     """`coterie check METHOD`"""
-    if not names and argv[:1] in (["--help"], ["-h"]):
-        names = ["fedavg"]
-    classes = find_methods("check", names)
-    flags = [*method_flags(classes, is_one_method=True), *flags_of(CheckFlags)]
     about = (
         "Check that a method fulfils the contract: engines agree, runs resume to the bit, bad\n"
-        "uploads harm no one. It runs on small data, in about a minute."
+        "uploads harm no one. It runs on small data. The method's hyper-parameters are flags, too."
     )
+    if not names and argv[:1] in (["--help"], ["-h"]):
+        Parser("coterie check METHOD", flags_of(CheckFlags), about).print_help()
+        return 0
+    classes = find_methods("check", names)
+    flags = [*method_flags(classes, is_one_method=True), *flags_of(CheckFlags)]
     parser = Parser(" ".join(["coterie", "check", *names]), flags, about)
     given = FlagValues(parser.flags, parser.parse(argv))
     asked = given.make(CheckFlags)
+    only = None if asked.only is None else asked.only.replace("-", "_")
+    if only is not None and only not in CHECKS:
+        raise unknown_name("check", only, CHECKS)
     (cls,) = classes.values()
     method = make_method(cls, given, {}, is_one_method=True)
     contract = Contract(method, registry.model(asked.model))
     logging.getLogger("coterie").setLevel(logging.ERROR)  # the checks provoke warnings
     failed = 0
-    for name in [asked.only] if asked.only else CHECKS:
+    asked_for = list(CHECKS) if only is None else [only]
+    for name in asked_for:
         sentence = find_fault(contract, name)
         print(f"{'FAIL' if sentence else 'ok':<6}{name.replace('_', ' ')}", flush=True)
         if sentence:
@@ -51,8 +56,8 @@ def check(names: list[str], argv: list[str]) -> int:
             print(f"      {sentence}")
     if failed:
         raise CoterieError(
-            f"{cls.name} fails {failed} of {1 if asked.only else len(CHECKS)} checks: see "
-            "docs/algorithm.md for the contract."
+            f"{cls.name} fails {failed} of {len(asked_for)} checks: see the contract in "
+            "docs/algorithm.md."
         )
     return 0
 

@@ -240,6 +240,10 @@ def _check_value(what: str, value: Any, limits: Mapping[str, Any], kind: str) ->
             raise CoterieError(f"{what} is {value!r}: it must be {allowed}.")
         return
     if is_number and (isinstance(value, bool) or not isinstance(value, Real)):
+        if callable(value):
+            raise CoterieError(
+                f"{what} is a function: it must be a number (schedule varies a step size)."
+            )
         raise CoterieError(f"{what} is {value!r}: it must be a number.")
     if kind.startswith("int") and is_number and not isinstance(value, Integral):
         raise CoterieError(f"{what} is {value}: it must be a whole number.")
