@@ -146,6 +146,7 @@ MOST_SINGLE_IMPORTERS = 29
 LEAST_DOCSTRINGS = 0.2
 CALLED_FROM_OUTSIDE = {
     "groups_table": "for users of a Result",
+    "to_latex": "for users of a MethodComparison",
     "_repr_html_": "Jupyter calls it",
     "setup_context": "torch.autograd.Function calls it",
 }
