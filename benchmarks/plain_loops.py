@@ -194,7 +194,10 @@ def plain_envelope(case: Case, run: Run) -> Callable[[], list[Model]]:
                     (loss_of(case, model, x, y) + how.lam / 2 * tie).backward()
                     optimiser.step()
                 with torch.no_grad():
-                    w = {k: w[k] - how.fraction() * (w[k] - p) for k, p in model.named_parameters()}
+                    w = {
+                        k: w[k] - how.pull_fraction() * (w[k] - p)
+                        for k, p in model.named_parameters()
+                    }
             new.append({k: v.detach() for k, v in w.items()})
         if len(centres) == 1:
             return [mean(new)]

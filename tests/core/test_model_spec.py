@@ -125,6 +125,18 @@ def test_losses_are_those_of_a_plain_loop(loss):
     torch.testing.assert_close(trained, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["own loss", "class weights"])
+def test_the_log_loss_stays_the_log_loss(name):
+    fed = federation(4)
+    result = ct.run(ct.FedAvg(lr=0.1), fed, SPECS[name], rounds=2, dtype="float64")
+    task, model = result.trained.task, {k: v[0] for k, v in result.state.items()}
+    out = task.outputs(model, fed.test.x)
+    expected = F.cross_entropy(out, fed.test.y)
+    assert result.final["log_loss"] == pytest.approx(float(expected))
+    own = task.row_loss.values(out, fed.test.y).mean()
+    assert result.final["loss"] == pytest.approx(float(own)) != float(expected)
+
+
 def test_only_what_is_trained_travels_and_changes():
     fed = federation(5)
     result = ct.run(ct.FedAvg(lr=0.1), fed, SPECS["LoRA"], rounds=2)

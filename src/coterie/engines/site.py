@@ -316,7 +316,7 @@ def time_limit(seconds: float | None) -> AbstractContextManager[Any]:
 # different powers of two, and read every label from one sum. A bin of the histogram with one row is
 # that row's score. So sums are rounded to a few digits, and neighbouring bins are joined until each
 # has enough rows.
-ROUNDED = ("loss", "absolute", "brier", "losses")
+ROUNDED = ("loss", "log_loss", "absolute", "squared", "brier", "losses")
 
 
 def coarsen_sums(sums: dict[str, Tensor], min_rows: int, digits: int | None) -> dict[str, Tensor]:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.contract import Finite, Fraction, Losses, Report, RowCount
+from coterie.core.losses import CROSS_ENTROPY
 from coterie.core.task import Batch, Kind, Task
 from coterie.metrics.histogram import (
     average_precision,
@@ -41,6 +42,7 @@ MAX_CONFUSION_CLASSES = 12  # above it, only the marginals of the confusion matr
 EVALUATION_SUMS: dict[str, Report] = {
     "n": RowCount("the number of samples", exact=True, secure="summed"),
     "loss": Losses("the sum of their losses", secure="summed"),
+    "log_loss": Losses("the sum of their log losses, if the loss is another", secure="summed"),
     "absolute": Losses("the sum of their absolute errors", secure="summed"),
     "squared": Losses("the sum of their squared errors, if the loss is another", secure="summed"),
     "y": Finite("the sum of their targets", secure="summed"),
@@ -87,6 +89,9 @@ def sum_over_samples(task: Task, outputs: Tensor, batch: Batch) -> dict[str, Ten
         if task.spec.loss is None:
             return sums
         return {**sums, "squared": _masked_sum(errors.square(), batch)}
+    if task.row_loss is not CROSS_ENTROPY:
+        log_losses = CROSS_ENTROPY.values(outputs, batch.y)
+        sums["log_loss"] = _masked_sum(log_losses, batch)
     return {**sums, **_sum_over_classes(outputs, batch)}
 
 
@@ -109,7 +114,8 @@ def spread_sums(task: Task, sums: dict[str, Tensor]) -> dict[str, Tensor]:
     Returns:
         The sums that `SPREAD_SUMS` declares, a row for each of `spread_metrics`.
     """
-    loss = (sums["loss"] / sums["n"] / task.loss_unit).double()
+    summed = sums.get("squared", sums.get("log_loss", sums["loss"]))
+    loss = (summed / sums["n"] / task.loss_unit).double()
     scores, places = [loss], [2 * (loss.clamp(min=1e-30).log2() + 7)]
     if task.kind == "classification":
         hits = sums["confusion"].diagonal() if "confusion" in sums else sums["hit"]
@@ -498,7 +504,7 @@ _ALL = [
         label="log loss",
         description="the mean of −log(probability that the model gave to the true class)",
         task="classification",
-        compute=lambda sums: sums["loss"] / sums["n"],
+        compute=lambda sums: sums.get("log_loss", sums["loss"]) / sums["n"],
         higher_is_better=False,
         score_of_constant=_log_loss_of_class_shares,
         constant="the shares of the site's own classes",
