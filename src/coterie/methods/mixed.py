@@ -3,7 +3,7 @@ clients.
 
     paper       here               shape
     μ_k         means              [K, L, p], the group models; L outputs, p coefficients each
-    τ           variances          [L, p], of each coefficient between the clients of a group
+    τ           variances          [L, q], of intercept and slopes between the clients of a group
     s²          noise              [], variance of a label around its prediction
     π_k         shares             [K]
     r_ik        memberships        [N, K]
@@ -12,16 +12,19 @@ clients.
 A client's coefficients are drawn around its group's: b_i ~ N(μ_k, τ) with k ~ π. The variances say
 how far clients differ, so how much a client borrows from the others is estimated rather than set.
 
-Round 0 sums the moments of the columns, by which they are standardised. Each further round fits one
-number of groups, 1, 2, 3 and so on, each in many exchanges, until the likelihood stays the same.
-The run ends by itself when two numbers in a row have not lowered BIC (or, with `clusters` given,
-after round 1). The next number of groups starts from the best split of one group along a principal
-direction of its clients' coefficients. Everything that clients send for this is summed.
+Round 0 sums the moments of the columns, by which they are standardised, and histograms, by which
+the knots of curves are placed (features.py). Round 1 fits one group with straight lines and with
+curves, and keeps what the evidence favours. Each further round fits one more group. A fit takes
+many exchanges, until the likelihood stays the same. The run ends by itself when two numbers of
+groups in a row have not lowered BIC (or, with `clusters` given, after round 1). The next number of
+groups starts from the best split of one group along a principal direction of its clients'
+coefficients. Everything that clients send for this is summed.
 
 Differences from the paper: the building blocks are textbook statistics (Laird and Ware 1982 for
 random effects, MacKay 1992 for the updates of variances and ridge, which reach zero where plain EM
-creeps); their federated form and the start are ours. One exchange reports each client's
-memberships, for the groups in reports; the fit does not need it.
+creeps; Ruppert, Wand and Carroll 2003 for curves with a common penalty for the hinges of a column);
+their federated form, the start, and the correction of intervals by leave-one-out scores are ours.
+One exchange reports each client's memberships, for the groups in reports; the fit does not need it.
 """
 
 from __future__ import annotations
