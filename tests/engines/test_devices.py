@@ -41,7 +41,7 @@ def go(method, fed=None, **options):
     """The result of a short run."""
     options = {"rounds": 2, "dtype": "float64", "seed": 1, "device": "gpu", **options}
     model = options.pop("model", model_for(method))
-    fed = rows_for(method, fed or federation(clients=7, unseen=2))
+    fed = fed or rows_for(method, federation(clients=7, unseen=2))
     return ct.run(method, fed, model, **options)
 
 
@@ -162,7 +162,8 @@ def test_chunks_fit_into_the_memory_of_a_gpu(monkeypatch):
 
 @every_method
 def test_checkpoint_resume_and_start(name, tmp_path):
-    method, fed = METHODS[name], federation(clients=7, unseen=2)
+    method = METHODS[name]
+    fed = rows_for(method, federation(clients=7, unseen=2))
     straight = go(method, fed, rounds=2)
     stop = lambda row, run: run.stop() if row["round"] == 1 else None
     half = go(method, fed, rounds=2, on_round=stop, out=tmp_path / "run")
@@ -171,9 +172,13 @@ def test_checkpoint_resume_and_start(name, tmp_path):
     assert [v.device for v in tree_leaves(loaded.state)] == devices
     run = ct.result.load_run(tmp_path / "run", fed, model_for(method), method)
     assert [v.device for v in tree_leaves(run.state)] == devices
-    run.stopped = False
-    run.train()
+    if run.round < straight.trained.round:  # a method may finish in the first round
+        run.stopped = False
+        run.train()
     assert distance(whole(ct.Result.of(run)), whole(straight)) == 0
+    own, _ = method.start(run.task, len(fed), 1)
+    if [v.shape for v in tree_leaves(own)] != [v.shape for v in tree_leaves(half.state)]:
+        return  # the number of clusters was found, and a start has to have that of the settings
     again = go(method, fed, rounds=1, start=half.state)
     assert [v.device for v in tree_leaves(again.state)] == devices
 
@@ -191,7 +196,7 @@ def test_robust_rules(name, rule):
     "options",
     [
         *({"attack": attack} for attack in ATTACKS),
-        {"screen": 2.0},
+        {"clip_factor": 2.0},
         {"participation": 0.5, "dropout": 0.3},
         {"valid": 0.3, "stop_after": 1},
         {"choose_on": "test"},

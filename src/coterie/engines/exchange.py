@@ -95,13 +95,11 @@ class RoundContext:
         """The weighted mean of stacked updates per label, with the run's rule; see `Ask`."""
         if not self.is_robust:
             return group_mean(values, labels, weight, empty)
-        shares = one_hot(labels.to(weight.device), count(empty), weight.dtype) * weight[:, None]
+        device = next(iter(values.values())).device
+        shares = one_hot(labels.to(device), count(empty), weight.dtype) * weight.to(device)[:, None]
         means = robust_means(self.pipeline.robust.rule, values, shares, self.pipeline.robust.share)
         has_members = shares.sum(0) > 0
-        return {
-            k: torch.where(as_column(has_members.to(v.device), v), v, empty[k])
-            for k, v in means.items()
-        }
+        return {k: torch.where(as_column(has_members, v), v, empty[k]) for k, v in means.items()}
 
     def note(self, name: str, value: Any) -> None:
         """Record a value of this round for metrics and report."""
