@@ -348,8 +348,8 @@ class Result:
 
         Example:
             >>> import coterie as ct, pandas as pd
-            >>> tables = {f"site {i}": pd.DataFrame({"age": range(20, 40), "score": range(20)})
-            ...           for i in range(4)}
+            >>> rows = {"age": range(20, 40), "score": [0.5 * age for age in range(20, 40)]}
+            >>> tables = {f"site {i}": pd.DataFrame(rows) for i in range(4)}
             >>> effect = ct.run(ct.Mixed(), ct.data.from_frames(tables, label="score")).effects()[0]
             >>> effect.column, effect.group, len(effect.x), len(effect.mean)
             ('age', 0, 41, 41)
