@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from coterie.methods.fedprox import FedProx as FedProx
     from coterie.methods.fedsoft import FedSoft as FedSoft
     from coterie.methods.flhc import FLHC as FLHC
+    from coterie.methods.given import Given as Given
     from coterie.methods.ifca import IFCA as IFCA
     from coterie.methods.l2sgd import L2SGD as L2SGD
     from coterie.methods.local_only import LocalOnly as LocalOnly
@@ -112,6 +113,7 @@ _MODULE_OF = {
     "FedPer": "methods.fedper",
     "FedProx": "methods.fedprox",
     "FLHC": "methods.flhc",
+    "Given": "methods.given",
     "L2SGD": "methods.l2sgd",
     "LocalOnly": "methods.local_only",
     "Mixed": "methods.mixed",

@@ -30,6 +30,7 @@ from coterie.cli.method_flags import (
 )
 from coterie.cli.ranks import with_launched_ranks
 from coterie.cli.run_flags import (
+    RECOMMENDED,
     SETTLED,
     UNTIL_SETTLED,
     DataFlags,
@@ -165,6 +166,10 @@ def read_setup(command: str, names: list[str], argv: list[str]) -> Setup:
         CoterieError: A method, flag or key is unknown, or a value does not fit.
     """
     is_one_method = command != "compare"  # one method, whose flags need no prefix
+    gives_groups = any(word.partition("=")[0] in ("--groups", "--data.groups") for word in argv)
+    is_recommended = command == "compare" and not names
+    if is_recommended and gives_groups:
+        names = [*RECOMMENDED, "given"]
     classes = find_methods(command, names)
     parser = make_parser(command, names, classes, is_one_method)
     data_options, argv = split_data_options(argv)
@@ -196,7 +201,7 @@ def read_setup(command: str, names: list[str], argv: list[str]) -> Setup:
         data=data,
         grids=grids,
         random=given.make(SearchFlags).random,
-        is_recommended=command == "compare" and not names,
+        is_recommended=is_recommended,
     )
 
 
@@ -334,6 +339,8 @@ def resolve_data(spec: str, options: dict[str, Any]) -> tuple[str, dict[str, Any
     options = dict(options)
     if "path" in options:
         options["path"] = full_path(str(options["path"]))
+    if str(options.get("groups", "")).lower().endswith(".csv"):
+        options["groups"] = full_path(str(options["groups"]))
     queries = [query]
     if "seed" in options:
         queries.append(f"seed={options.pop('seed')}")

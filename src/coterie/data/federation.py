@@ -190,6 +190,7 @@ class Federation:
     loss_scale: Tensor | None = None  # [total] factor of each client's training losses; None: 1
     site_columns: SiteColumns | None = None  # columns that are empty or constant at single sites
     byte_scale: float = 1.0  # divisor of x, if x is uint8
+    groups: tuple[str, ...] | None = None  # the group that users gave to each client
     stored: StoredSplits | None = None  # the store on disk that holds the rows
 
     def __post_init__(self) -> None:
@@ -226,6 +227,7 @@ class Federation:
             source=shorten_spec(self.source),
             truth=self.truth,
             planted=self.planted,
+            groups=self.groups,
         )
 
     def __len__(self) -> int:
@@ -330,6 +332,7 @@ class Federation:
             **self._map_parts(lambda part: part.subset(index)),
             names=tuple(self.names[i] for i in index.tolist()),
             truth=None if self.truth is None else self.truth[index],
+            groups=None if self.groups is None else tuple(self.groups[i] for i in index.tolist()),
             loss_scale=None if self.loss_scale is None else self.loss_scale[index],
             unseen=int(unseen.sum()),
         )

@@ -17,7 +17,7 @@ from coterie.data.table_options import TableKeywords, TableOptions, as_names, sh
 # options that apply only to tables
 TABLE_ONLY = (
     "fill", "drop", "categories", "split_column", "time_column", "min_rows", "drop_incomplete",
-    "columns",
+    "columns", "groups",
 )  # fmt: skip
 HIDDEN = (".", "~$")  # Excel keeps ~$sites.xlsx beside sites.xlsx while it is open
 

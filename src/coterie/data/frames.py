@@ -31,6 +31,7 @@ from coterie.data.columns import TableColumn
 from coterie.data.description import Description, describe_table, join_columns, prepare_descriptions
 from coterie.data.encoding import encode_federation, split_row_numbers
 from coterie.data.federation import Federation
+from coterie.data.given_groups import read_groups
 from coterie.data.merging import find_lacking, merge
 from coterie.data.row_split import (
     drop_rows_without_client,
@@ -117,15 +118,20 @@ def encode_tables(tables: dict[str, Table], options: TableOptions) -> Federation
     release_columns(tables.values())
     known = {name for table in tables.values() for name in table.columns}
     for name in options.ignored_columns:
-        if name not in known:
+        if name not in known and name != options.group_column:
             raise unknown_name("column to drop", name, known)
+    groups = read_groups(tables, options)
+    release_columns(tables.values())
     tables = {name: table.drop(options.ignored_columns) for name, table in tables.items()}
     schema, descriptions = fit_schema(tables, index, options)
     of_sites = summarise_site_columns(descriptions)
     log_schema(schema, describe_nearly_empty(of_sites))
     log_lacking(of_sites, options.columns)
     warn_about_constants(of_sites.constants)
-    return replace(encode_federation(tables, index, schema), site_columns=of_sites)
+    fed = encode_federation(tables, index, schema)
+    if groups is not None:
+        fed = replace(fed, groups=tuple(groups[name] for name in fed.names))
+    return replace(fed, site_columns=of_sites)
 
 
 def split_tables(

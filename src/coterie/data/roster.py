@@ -51,6 +51,7 @@ class Roster:
     source: str = ""  # spec of the data, without folders: "rotated:digits?clients=40&…"
     truth: Tensor | None = None  # int64 [total] planted groups, or float [total, K] mixture weights
     planted: Tensor | None = None  # [K, d] true parameters of synthetic data
+    groups: tuple[str, ...] | None = None  # the group that users gave to each client
 
     def __post_init__(self) -> None:
         if not self.names:
@@ -69,6 +70,14 @@ class Roster:
                 f"truth has {len(self.truth)} entries for {self.total} clients: give one per "
                 "client."
             )
+
+    @property
+    def known_groups(self) -> Tensor | None:
+        """The groups that found ones are compared with: `truth`, or the numbers of `groups`."""
+        if self.truth is not None or self.groups is None:
+            return self.truth
+        names = sorted(set(self.groups))
+        return torch.tensor([names.index(name) for name in self.groups])
 
     def __len__(self) -> int:
         """Number of clients that train."""

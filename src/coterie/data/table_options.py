@@ -44,6 +44,9 @@ class TableOptions:
         columns: Which columns to use if those of the clients differ: the "union", in which a column
             counts as missing at clients that lack it and gets an indicator, or the "common" ones.
             None: such tables are rejected.
+        groups: A column that names the group of a client, the same in all its rows, or a CSV file
+            of clients and their groups. The method `given` trains a model for each, and found
+            groups are compared with them.
     """
 
     label: str
@@ -62,6 +65,7 @@ class TableOptions:
     min_rows: int = 1
     drop_incomplete: bool = False
     columns: ColumnChoice | None = None
+    groups: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("drop", "categories"):
@@ -76,9 +80,16 @@ class TableOptions:
                 )
 
     @property
+    def group_column(self) -> str | None:
+        """The column that names the group of a client; None if a file does, or nothing."""
+        if self.groups is None or self.groups.lower().endswith(".csv"):
+            return None
+        return self.groups
+
+    @property
     def ignored_columns(self) -> tuple[str, ...]:
         """The columns that are neither features nor the label, each once."""
-        named = (self.client_column, self.split_column, self.time_column)
+        named = (self.client_column, self.split_column, self.time_column, self.group_column)
         return tuple(dict.fromkeys([*self.drop, *filter(None, named)]))
 
 
@@ -99,6 +110,7 @@ class TableKeywords(TypedDict, total=False):
     min_rows: int
     drop_incomplete: bool
     columns: ColumnChoice | None
+    groups: str | None
 
 
 class HubKeywords(TypedDict, total=False):

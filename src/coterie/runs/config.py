@@ -57,6 +57,7 @@ class RosterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     source: str
     truth: list[Count | list[float]] | None
     planted: list[list[float]] | None
+    groups: list[str] | None = None  # files of 0.2 have none
 
     def __post_init__(self) -> None:
         """Check that the fields agree; msgspec reports a ValueError as a damaged file."""
@@ -288,6 +289,7 @@ def roster_config(roster: Roster) -> RosterConfig:
         source=roster.source,
         truth=None if roster.truth is None else roster.truth.tolist(),
         planted=None if roster.planted is None else roster.planted.tolist(),
+        groups=None if roster.groups is None else list(roster.groups),
     )
 
 
@@ -316,4 +318,5 @@ def restore_roster(config: RosterConfig, what: str) -> Roster:
         source=config.source,
         truth=None if config.truth is None else torch.tensor(config.truth),
         planted=None if config.planted is None else torch.tensor(config.planted),
+        groups=None if config.groups is None else tuple(config.groups),
     )

@@ -258,7 +258,7 @@ class Run:
             row |= cluster_row(
                 method.groups(self.state),
                 before,
-                self.roster.truth,
+                self.roster.known_groups,
                 getattr(method, "clusters", None),
             )
         groups = self.groups()

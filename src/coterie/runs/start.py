@@ -33,6 +33,7 @@ from coterie.engines.protocol import Engine
 from coterie.engines.replay import ExchangeOutcomes, Replay, read_log
 from coterie.engines.vectorised import Vectorised
 from coterie.engines.wire import Wire
+from coterie.methods.given import Given
 from coterie.runs.config import (
     Fingerprints,
     Origin,
@@ -262,6 +263,8 @@ def create_job(
     chosen = Options(**options)
     check_settings(chosen)
     fed = apply_data_options(fed, chosen)
+    if isinstance(method, Given) and not method.given and fed.groups is not None:
+        method = dataclasses.replace(method, given=fed.groups[: len(fed)])
     check_settings(method)  # before its step sizes and its model are used
     if model is None:
         model = method.default_model(models.default(fed.roster))
