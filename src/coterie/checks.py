@@ -39,6 +39,7 @@ from coterie.runs.load import load_run
 from coterie.runs.run import Run
 from coterie.runs.start import Model, check_is_method, prepare_run
 
+__all__ = ["CHECKS", "Contract"]
 ROUNDS = 3
 FAULTS = {"participation": 0.7, "dropout": 0.15}
 PLANS = (Plan(True, 4, 2), Plan(True, 100, 1), Plan(False, 3, 2))

@@ -25,6 +25,7 @@ from coterie.metrics import Row
 from coterie.runs.config import method_config
 from coterie.runs.run import Run
 
+__all__ = ["MLflow", "TensorBoard", "WandB"]
 log = logging.getLogger("coterie")
 MAX_WAITING = 1000  # rows that wait for a slow server; further rows are dropped
 CLOSING_SECONDS = 10.0  # at the end of a run, for the rows that wait
