@@ -34,6 +34,11 @@ OURS = "Ours, beyond the papers"  # in place of a paper
 SCALES = ("smoke", "medium", "full")
 
 
+# Settings that methods got after results were recorded, with their defaults: at its default such a
+# setting is not part of a cell's mark, so that the recorded results remain those of the cell.
+LATER_SETTINGS = {"schedule": "constant", "accumulate": 1, "join_rounds": 50}
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableLine:
     """A line of the table: a method with its hyper-parameters.
@@ -315,6 +320,9 @@ class TableCell:
         if self.line.method is None:
             return ()
         settings = asdict(self.method)  # type: ignore[call-overload]
+        for name, default in LATER_SETTINGS.items():
+            if settings.get(name) == default:
+                del settings[name]
         described = (self.method.name, sorted(settings.items(), key=lambda item: item[0]))
         if not self.line.tune:
             return described
