@@ -13,7 +13,6 @@ sys.path.insert(0, str(DOCS))
 import reproduction_page  # noqa: E402
 from made_experiment import MADE  # noqa: E402
 
-from reproduction import all_experiments  # noqa: E402
 from reproduction.result_table import ResultTable  # noqa: E402
 from reproduction.runner import run_cells  # noqa: E402
 
@@ -51,13 +50,3 @@ def test_smaller_scales_are_left_out_where_the_largest_is_whole(folder: Path) ->
     run("smoke", folder, seeds=1)
     text = reproduction_page.reproduction()
     assert "| full |" in text and "at scale smoke" not in text
-
-
-def test_recorded_results_are_those_of_the_cells() -> None:
-    """A new setting of a method must not make the recorded results those of another cell."""
-    lost = [
-        name
-        for name, experiment in all_experiments().items()
-        if not reproduction_page.outcomes(experiment)
-    ]
-    assert lost == []
