@@ -399,11 +399,13 @@ def test_a_function_that_is_not_marked_cannot_be_asked_for(fed):
         ask(ask.root.method.round)
 
 
-def test_what_cannot_be_vectorised_is_said_on_every_engine(fed):
+def test_random_draws_in_evaluation_are_refused_on_every_engine(fed):
     class Draws(torch.nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x.flatten(1)) + torch.rand(())
 
     for engine in ("loop", "vectorised", "wire"):
-        with pytest.raises(ct.CoterieError, match="vmap does not support"):
+        with pytest.raises(
+            ct.CoterieError, match="nothing may be random: draw only if self.training"
+        ):
             go(ct.FedAvg(), fed, model=lambda: Draws(64, 10), engine=engine)

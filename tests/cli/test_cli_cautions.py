@@ -37,7 +37,7 @@ def test_sites_whose_model_is_of_no_use_are_named(coterie, odd_sites):
     outcome = coterie("compare fedavg local --data", f"folder:{odd_sites}", COMMAND)
     assert outcome.status == 0, outcome.err
     text = " ".join(outcome.out.split())
-    words = "No better than always predicting the site's own commonest class: "
+    words = "No better than always predicting the shares of the site's own classes: "
     assert text.count(words) == 1
     named = text.partition(words)[2].partition(". ")[0]
     assert "fedavg" in named and "at Davos" in named

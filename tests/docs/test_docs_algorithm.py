@@ -50,8 +50,10 @@ def test_the_method_of_the_page(
 
 @pytest.mark.parametrize("attack", [suite.poisoned, "cut"], ids=["poisoned", "cut"])
 def test_a_bad_upload_harms_no_one_else(
-    attack: Any, method: Algorithm, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    attack: Any,
+    method: Algorithm,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setitem(suite.METHODS, "trimmed", method)
-    known = {name: request.getfixturevalue(name) for name in ("fed", "caplog")}
-    suite.test_a_bad_upload_harms_no_one_else("trimmed", attack, **known)
+    suite.test_a_bad_upload_harms_no_one_else("trimmed", attack, caplog)

@@ -72,7 +72,7 @@ def test_more_terms_are_counted_on_both_sides() -> None:
     [
         (Local(batch=4, local_epochs=9), "dual, all 12 samples of a client in one block: 0."),
         (Local(clip=1.0), "plain: clipping needs the whole gradient"),
-        (Local(solver="adam"), "plain: Adam needs the whole gradient"),
+        (Local(solver="adam"), "plain: adam needs the whole gradient"),
         (Local(local_steps=1), "plain: the dual form would not take less work"),
     ],
 )

@@ -15,7 +15,7 @@ from coterie.data.paths import shorten_word
 from coterie.data.schema import Schema
 from coterie.data.site_columns import SiteColumns, describe_nearly_empty
 from coterie.metrics import METRICS
-from coterie.reporting.run_records import Methods, RunRecord, name_folder
+from coterie.reporting.run_records import Methods, RunRecord
 from coterie.reporting.text import NOTHING, TextTable, capitalise, join_names
 from coterie.reporting.verdict import method_name
 
@@ -143,7 +143,7 @@ def next_step(
         sentence += f" {capitalise(error)}."
     if run.folder is None or run.roster.schema is None:
         return NextStep(sentence, [])
-    folder = shlex.quote(name_folder(run.folder))
+    folder = shlex.quote(name_run(run.folder))
     site = shlex.quote(run.training_names[0])
     commands = [
         (
@@ -157,6 +157,16 @@ def next_step(
         ("to take the models elsewhere", f"coterie export {folder} models"),
     ]
     return NextStep(sentence, commands)
+
+
+def name_run(path: Path) -> str:
+    """Name a run for a command without the folders above it, since a page may be sent to others.
+
+    A run of a comparison is COMPARISON/METHOD/seed-0.
+    """
+    parts = path.resolve().parts
+    depth = 3 if parts[-1].startswith("seed-") else 1
+    return "/".join(parts[-depth:])
 
 
 # ------------------------------------------------------------------------------ empty cells

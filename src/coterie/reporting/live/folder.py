@@ -18,15 +18,19 @@ from coterie.reporting.live.snapshot import (
     run_state,
     take_snapshot,
 )
-from coterie.reporting.overview import describe_data, describe_title
+from coterie.reporting.overview import describe_data, name_data
 from coterie.reporting.run_records import (
+    Methods,
     RunRecord,
     group_by_label,
     label_runs,
     record_of_config,
 )
+from coterie.reporting.text import join_names
 from coterie.runs.run_list import find_runs, is_run_folder
 from coterie.runs.search import SEARCH_FILE
+
+MOST_TITLED = 5  # methods in the title
 
 SiteReports = Callable[[], Mapping[str, SiteReport]]
 
@@ -163,6 +167,14 @@ class WatchedFolder:
         order = {"training": 2, "silent": 1, "ended": 1, "waiting": 0}
         states = dict(zip(self.runs, self._states))
         return max(self.runs, key=lambda key: (order[states[key]], self.runs[key].tail.written))
+
+
+def describe_title(methods: Methods) -> str:
+    """Name the methods and the data."""
+    who = f"{len(methods)} methods"
+    if len(methods) <= MOST_TITLED:
+        who = join_names(list(methods))
+    return f"{who} on {name_data(next(iter(methods.values()))[0])}"
 
 
 def summarise(files: RunFiles, source: RunRecord, key: str, now: float) -> RunLine:
