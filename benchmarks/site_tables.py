@@ -98,19 +98,6 @@ class Coverage(NamedTuple):
     small_sites: float | None  # of sites with fewer than SMALL training rows; None: there are none
 
 
-def measure_coverage(name: str, seeds: tuple[int, ...] = SEEDS) -> Coverage:
-    """Train `mixed` and count the test rows within their 90 % intervals."""
-    inside, small = [], []
-    for seed in seeds:
-        fed = load(name, seed)
-        result = ct.run(ct.Mixed(), fed, seed=seed, eval_every=100)
-        hits, is_small = covered(fed, result)
-        inside.append(hits)
-        small.append(hits[is_small])
-    few = np.concatenate(small)
-    return Coverage(float(np.concatenate(inside).mean()), float(few.mean()) if len(few) else None)
-
-
 def covered(fed: ct.data.Federation, result: ct.Result) -> tuple[np.ndarray, np.ndarray]:
     """Return which test rows lie within their 90 % intervals, and which are of small sites."""
     inside, small = [], []

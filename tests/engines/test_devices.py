@@ -41,7 +41,7 @@ def go(method, fed=None, **options):
     """The result of a short run."""
     options = {"rounds": 2, "dtype": "float64", "seed": 1, "device": "gpu", **options}
     model = options.pop("model", model_for(method))
-    fed = fed or rows_for(method, federation(clients=7, unseen=2))
+    fed = fed or rows_for(method, federation(clients=10, unseen=2))
     return ct.run(method, fed, model, **options)
 
 

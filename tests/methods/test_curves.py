@@ -391,6 +391,18 @@ def test_nine_in_ten_held_out_rows_lie_within_their_intervals(table):
     site_tables = pytest.importorskip("benchmarks.site_tables")
     if not TABLES.exists():
         pytest.skip("needs the folder sites of COTERIE_DATA")
-    coverage = site_tables.measure_coverage(table, seeds=(0, 1, 2))
-    assert 0.88 <= coverage.all_rows <= 0.92
-    assert coverage.small_sites is None or 0.85 <= coverage.small_sites <= 0.95
+    inside, of_small_sites = [], []
+    for seed in (0, 1, 2):
+        fed = site_tables.load(table, seed)
+        result = ct.run(ct.Mixed(), fed, seed=seed, eval_every=100)
+        hits, is_small = site_tables.covered(fed, result)
+        inside.append(hits)
+        of_small_sites.append(hits[is_small])
+    assert holds_nine_in_ten(np.concatenate(inside), within=0.02)
+    assert holds_nine_in_ten(np.concatenate(of_small_sites), within=0.05)
+
+
+def holds_nine_in_ten(hits: np.ndarray, within: float) -> bool:
+    """Whether the share of hits is near 0.9, or as near as so few rows can tell (two errors)."""
+    chance = 2 * np.sqrt(0.9 * 0.1 / max(len(hits), 1))
+    return len(hits) == 0 or abs(hits.mean() - 0.9) <= max(within, chance)
