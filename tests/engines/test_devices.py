@@ -163,7 +163,7 @@ def test_chunks_fit_into_the_memory_of_a_gpu(monkeypatch):
 @every_method
 def test_checkpoint_resume_and_start(name, tmp_path):
     method = METHODS[name]
-    fed = rows_for(method, federation(clients=7, unseen=2))
+    fed = rows_for(method, federation(clients=10, unseen=2))
     straight = go(method, fed, rounds=2)
     stop = lambda row, run: run.stop() if row["round"] == 1 else None
     half = go(method, fed, rounds=2, on_round=stop, out=tmp_path / "run")
