@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import itertools
 import re
+from pathlib import Path
 
 import pytest
 from markupsafe import escape
@@ -13,6 +14,8 @@ from small_runs import HOW, NAMES, figures, trained
 import coterie as ct
 from coterie.cli.table import summary_row
 from coterie.reporting.comparison import all_columns, compare_rows
+from coterie.reporting.overview import name_run
+from coterie.runs.run_list import LIST
 
 
 def written(runs, path, **how) -> str:
@@ -153,3 +156,14 @@ def test_three_methods_on_65_sites_take_less_than_a_megabyte(tmp_path):
     page = written([ct.run(method, fed, rounds=12) for method in methods], tmp_path / "page.html")
     assert len(figures(page)) >= 6 and "Find a site" in page
     assert len(page.encode()) < 300_000
+
+
+def test_commands_name_runs_without_the_folders_above(tmp_path: Path) -> None:
+    base = tmp_path / "home" / "comparison"
+    (base / "ifca" / "seed-0").mkdir(parents=True)
+    (base / "local").mkdir()
+    (base / LIST).touch()
+    (tmp_path / "home" / "alone").mkdir()
+    assert name_run(tmp_path / "home" / "alone") == "alone"
+    assert name_run(base / "local") == "comparison/local"
+    assert name_run(base / "ifca" / "seed-0") == "comparison/ifca/seed-0"

@@ -18,6 +18,7 @@ from coterie.metrics import METRICS
 from coterie.reporting.run_records import Methods, RunRecord
 from coterie.reporting.text import NOTHING, TextTable, capitalise, join_names
 from coterie.reporting.verdict import method_name
+from coterie.runs.run_list import LIST
 
 MOST_NAMED = 5  # unseen clients
 MOST_COLUMNS = 12  # columns with empty cells
@@ -162,11 +163,11 @@ def next_step(
 def name_run(path: Path) -> str:
     """Name a run for a command without the folders above it, since a page may be sent to others.
 
-    A run of a comparison is COMPARISON/METHOD/seed-0.
+    A run of a comparison is COMPARISON/METHOD, or COMPARISON/METHOD/seed-0 if there are several.
     """
-    parts = path.resolve().parts
-    depth = 3 if parts[-1].startswith("seed-") else 1
-    return "/".join(parts[-depth:])
+    path = path.resolve()
+    base = next((above for above in path.parents[:2] if (above / LIST).exists()), path)
+    return path.relative_to(base.parent).as_posix()
 
 
 # ------------------------------------------------------------------------------ empty cells
