@@ -178,6 +178,7 @@ def test_resume_has_the_same_bits_and_groups_csv_only_sizes(tmp_path):
         (ct.CFLMGD(clusters=2, momentum_of="client"), {}, r"the uploads .* from keep\(\)"),
         (ct.FedSoft(clusters=2, select=2), {}, "select needs the weights of each client"),
         (ct.FedAvg(), {"robust": "median"}, "robust needs the update of each client"),
+        (ct.FedAvg(), {"clip_factor": 3.0}, "clip_factor needs the update of each client"),
         (ct.FedAvg(), {"attack": "flip"}, "attack needs the update of each client"),
         (ct.FedAvg(), {"ranks": 2}, "secure sums run without ranks"),
         (ct.FedAvg(), {"secure_min": 11}, "10 clients participate in a round"),

@@ -175,6 +175,7 @@ def check_secure(options: Options, method: Algorithm, clients: int) -> None:
         "robust": options.robust != default.robust,
         "attack": options.attack is not None,
         "eval_clients": options.eval_clients is not None,
+        "clip_factor": options.clip_factor not in (default.clip_factor, 0),
     }
     for name, is_given in conflicts.items():
         if is_given:
