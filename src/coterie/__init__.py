@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from coterie.methods.l2sgd import L2SGD as L2SGD
     from coterie.methods.local_only import LocalOnly as LocalOnly
     from coterie.methods.mixed import Mixed as Mixed
+    from coterie.methods.mr_mtl import MRMTL as MRMTL
     from coterie.methods.one_shot import OneShot as OneShot
     from coterie.methods.perfedavg import PerFedAvg as PerFedAvg
     from coterie.methods.pfedme import PFedMe as PFedMe
@@ -117,6 +118,7 @@ _MODULE_OF = {
     "L2SGD": "methods.l2sgd",
     "LocalOnly": "methods.local_only",
     "Mixed": "methods.mixed",
+    "MRMTL": "methods.mr_mtl",
     "PerFedAvg": "methods.perfedavg",
     "PFedMe": "methods.pfedme",
     "Data": "core.client_data",
