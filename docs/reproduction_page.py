@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def outcomes(experiment: Experiment) -> list[ResultTable]:
     return []
 
 
+@functools.cache
 def reproduction() -> str:
     """Return a table of all experiments, then the page of each that was run."""
     rows = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from typing import Any
@@ -59,9 +60,10 @@ def secure_rows_of(cls: type[Algorithm]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def rows_of(cls: type[Algorithm]) -> Iterator[str]:
-    """Yield the rows of one method."""
-    run = tiny_run(cls)
+@functools.cache
+def rows_of(cls: type[Algorithm]) -> list[str]:
+    """Return the rows of one method."""
+    run, rows = tiny_run(cls), []
     for name, upload in uploads_by_function(run).items():
         declaration: Declaration = getattr(run.method, name).declaration
         cells = (
@@ -72,13 +74,14 @@ def rows_of(cls: type[Algorithm]) -> Iterator[str]:
             declaration.weight.description if upload.values else "",
             "; ".join(f"`{n}`: {declaration.report_of(n).description}" for n in upload.report),
         )
-        yield f"| {' | '.join(cells)} |"
+        rows.append(f"| {' | '.join(cells)} |")
+    return rows
 
 
 def example_of(cls: type[Algorithm]) -> Algorithm:
-    """Return the method with its defaults, and two clusters if it has any."""
-    names = {f.name for f in fields(cls)}  # type: ignore[arg-type]
-    settings: dict[str, Any] = {"clusters": 2} if "clusters" in names else {}
+    """Return the method with its defaults, two clusters if it has any, and one step of a fit."""
+    short = {"clusters": 2, "max_steps": 1}
+    settings: dict[str, Any] = {f.name: short[f.name] for f in fields(cls) if f.name in short}  # type: ignore[arg-type]
     return cls(**settings)
 
 

@@ -6,6 +6,7 @@ One torch thread per test process.
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from cases import federation
 
 os.environ.setdefault("COTERIE_DATA", str(Path(__file__).parent.parent.parent / "shared" / "data"))
 torch.set_num_threads(1)
+# a shell's background jobs ignore Ctrl-C, and so would the processes that tests start
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -126,7 +126,7 @@ def sites() -> dict[str, pd.DataFrame]:
 REGIONS = ("south", "north") * 4
 
 
-def test_a_column_of_groups() -> None:
+def test_a_column_of_groups_is_found_again() -> None:
     fed = from_frames(sites(), "y", groups="region")
     assert fed.groups == REGIONS and fed.roster.groups == REGIONS
     assert fed.schema is not None and fed.schema.columns == ("x",), "it is not a feature"
