@@ -35,8 +35,9 @@ from coterie.data.table_options import TableOptions
 from coterie.engines.codec import encode
 from coterie.network.handshake import RunSpec
 from coterie.network.local_table import BUG
-from coterie.network.owner import DISCLOSURE_FILE, OwnerPolicy
+from coterie.network.owner import DISCLOSURE_FILE
 from coterie.network.packets import Failed, Packet, Refused, Reply, read_head
+from coterie.network.policy import OwnerPolicy
 from coterie.network.server import begin, messenger_factory, serve
 from coterie.network.site import NetworkSite
 from coterie.network.transport import WaitPolicy

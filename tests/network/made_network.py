@@ -15,8 +15,8 @@ from coterie.core.contract import Algorithm, Data
 from coterie.data.table_options import TableOptions
 from coterie.engines.replay import ExchangeRecord, read_log
 from coterie.network.handshake import RunSpec
-from coterie.network.owner import OwnerPolicy
 from coterie.network.packets import Packet
+from coterie.network.policy import OwnerPolicy
 from coterie.network.server import begin, messenger_factory, resume, serve
 from coterie.network.site import NetworkSite
 from coterie.network.transport import WaitPolicy

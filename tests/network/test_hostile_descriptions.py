@@ -13,8 +13,8 @@ from made_network import InProcessNetwork
 import coterie as ct
 from coterie.core.errors import CoterieError
 from coterie.data.merging import limit_outliers, merge
-from coterie.network.owner import OwnerPolicy
 from coterie.network.packets import Reply, SiteDescription, read_head, write_head
+from coterie.network.policy import OwnerPolicy
 
 SITES = tuple(f"s{i}" for i in range(8))
 LIAR = "s3"

@@ -71,7 +71,8 @@ def test_a_config_that_no_network_can_run_is_one_sentence(old, new, sentence, pl
 
 
 def test_describe_shows_what_would_leave_and_nothing_else(place, capsys):
-    assert main(["network", "describe", "net.toml", "--data", "sites/ash.csv"]) == 0
+    words = ["network", "describe", "net.toml", "--data", "sites/ash.csv"]
+    assert main([*words, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["rows"] == {"train": 10, "test": 4, "valid": 0}
     assert set(told["description"]["columns"]) == {"a", "b", "colour"}
@@ -81,11 +82,11 @@ def test_describe_shows_what_would_leave_and_nothing_else(place, capsys):
     assert mean == float(f"{mean:.3g}"), "rounded as a node rounds it"
     counts = told["description"]["columns"]["colour"]["categories"]
     assert len(counts) < 3 and all(n >= 5 for n in counts.values()), "the others have fewer"
-    cluster = told["uploads"]["train"]["reports"]["cluster"]
+    cluster = told["modes"]["plain"]["uploads"]["train"]["reports"]["cluster"]
     assert cluster == "which centre fits it best: individually"
     (place / "net.toml").write_text(CONFIG.replace("rounds = 2", "rounds = 2\nsecure = true"))
-    assert main(["network", "describe", "net.toml", "--data", "sites/ash.csv"]) == 0
-    secure = json.loads(capsys.readouterr().out)["uploads"]
+    assert main([*words, "--json"]) == 0
+    secure = json.loads(capsys.readouterr().out)["modes"]["secure"]["uploads"]
     assert "train" not in secure
     assert secure["train_own"]["values"] == "only in sums over clients"
     (place / "sites/ash.csv").write_text("a,b,colour\n1,2,red\n")

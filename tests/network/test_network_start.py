@@ -12,7 +12,7 @@ import coterie as ct
 from coterie.core.errors import CoterieError
 from coterie.core.task import Task
 from coterie.network import site as site_module
-from coterie.network.owner import OwnerPolicy
+from coterie.network.policy import OwnerPolicy
 from coterie.network.transport import WaitPolicy
 
 IFCA = ct.IFCA(clusters=2, local_steps=3)

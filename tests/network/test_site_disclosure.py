@@ -28,7 +28,7 @@ from coterie.engines.codec import decode
 from coterie.engines.coordinator import SiteCoordinator
 from coterie.network.engine import as_pieces
 from coterie.network.handshake import copy_options, site_settings
-from coterie.network.owner import Disclosure, OwnerPolicy, read_record
+from coterie.network.owner import Disclosure, read_record
 from coterie.network.packets import (
     CallClient,
     CheckModel,
@@ -47,6 +47,7 @@ from coterie.network.packets import (
     read_head,
     write_head,
 )
+from coterie.network.policy import OwnerPolicy
 from coterie.network.site import NetworkSite
 from coterie.runs.options import Options
 
@@ -97,6 +98,7 @@ class Attacker:
                 coterie=__version__,
                 data=copy_options(DataTerms, options),
                 run=copy_options(RunTerms, Options(**(run or {}))),
+                method="ifca",
             )
         )
 

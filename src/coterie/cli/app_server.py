@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from flwr.serverapp import Grid
@@ -66,8 +66,7 @@ def run_server(grid: Grid, config: Mapping[str, Any]) -> Run:
     check_flower()
     asked = read_run_config(config)
     read, to_run, _ = read_network_run(asked.config, asked.out or None)
-    if asked.classes:
-        to_run = replace(to_run, classes=asked.classes)
+    to_run = asked.complete(to_run)
     out = read.given_folder
     if asked.resume and out is None:
         raise CoterieError("resume needs the folder of the run", "give out")

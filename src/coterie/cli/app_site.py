@@ -14,12 +14,12 @@ from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
 from coterie.engines.codec import BadBytes
 from coterie.network.flower import encode_name, encode_packets, read_packet
-from coterie.network.owner import OwnerPolicy, policy_of
 from coterie.network.packets import NO_EXPERIMENT, Refused, RequestNumber
+from coterie.network.policy import PolicyFlags, policy_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeConfig(OwnerPolicy):
+class NodeConfig(PolicyFlags):
     """The keys of `flower-supernode --node-config`; other keys may belong to other apps."""
 
     data: str | None = setting(None, "the site's table: a CSV, Excel or Parquet file")

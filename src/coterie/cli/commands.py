@@ -84,8 +84,8 @@ NETWORK_COMMANDS = {
     ),
     "describe": Command(
         "describe CONFIG …",
-        "show what a site sends before the first round",
-        "network_tools.describe",
+        "show what would leave a site under its owner's policy",
+        "network_describe.describe",
     ),
     "peers": Command(
         "peers CONFIG …", "train without a server, one process per client", "network_peers.peers"

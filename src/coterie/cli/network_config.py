@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
 from coterie.cli.flags import FlagValues, Parser, flags_of
 from coterie.cli.run_flags import run_flags
-from coterie.cli.setup import Setup, check_plain_value, read_setup, read_toml
+from coterie.cli.setup import Setup, check_plain_value, read_setup
 from coterie.core.errors import CoterieError, unknown_name
 from coterie.core.settings import setting
+from coterie.core.toml import read_toml
+from coterie.data.schema_file import read_schema_file
 from coterie.data.spec import read_spec
 from coterie.data.table_options import TableOptions, as_names
 from coterie.methods.registry import methods
@@ -108,7 +110,20 @@ class WaitingFlags:
     classes: tuple[str, ...] = setting(
         (), "classes of the label; none: those that at least two sites have"
     )
+    schema: str | None = setting(
+        None,
+        "a file with the schema of the tables, so that sites send no statistics of their rows; "
+        "none: made from their statistics",
+    )
     quiet: bool = setting(False, "no progress", switch=True)
+
+    def complete(self, spec: RunSpec) -> RunSpec:
+        """Return the run with the classes or the schema that these flags give."""
+        if self.schema is None:
+            return replace(spec, classes=self.classes or spec.classes)
+        if self.classes:
+            raise CoterieError("classes and schema both name the classes", "give one of the two")
+        return replace(spec, schema=read_schema_file(Path(self.schema)))
 
     def waiting(self) -> WaitPolicy:
         """Return the values as the server takes them."""

@@ -52,12 +52,7 @@ def server(names: list[str], argv: list[str]) -> int:
     from coterie.network.https_server import HttpsServer
 
     config_file, spec, _ = read_network_run(config, flags.out)
-    spec = replace(
-        spec,
-        classes=flags.classes,
-        min_sites=flags.minimum_sites,
-        max_rows=flags.max_rows,
-    )
+    spec = replace(flags.complete(spec), min_sites=flags.minimum_sites, max_rows=flags.max_rows)
     certs = Path(flags.certs)
     registered = SiteDirectory(certs).names
     check_minimum_sites(flags, len(registered))
@@ -184,7 +179,7 @@ def simulate(names: list[str], argv: list[str]) -> int:
     from coterie.reporting import report
 
     config_file, spec, path = read_network_run(config, flags.out)
-    spec = replace(spec, classes=flags.classes)
+    spec = flags.complete(spec)
     watcher = Watcher(flags.quiet)
     with watcher.showing():
         simulation = Simulation(spec, path, flags.nodes, flags.port)

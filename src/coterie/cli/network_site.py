@@ -19,18 +19,13 @@ from coterie.cli.network_config import require_network
 from coterie.cli.progress import Watcher
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
-from coterie.network.owner import (
-    OwnerPolicy,
-    Participation,
-    allow_again,
-    find_participation,
-    policy_of,
-)
+from coterie.network.owner import Participation, allow_again, find_participation
+from coterie.network.policy import PolicyFlags, policy_of
 from coterie.runs.files import make_private_folder, write_error
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeFlags(OwnerPolicy):
+class NodeFlags(PolicyFlags):
     """The flags of `coterie network node`."""
 
     data: str = setting(..., "the site's table: a CSV, Excel or Parquet file")

@@ -1,25 +1,21 @@
-"""`coterie network certs`, `describe`, `status` and `new`: commands that open no connection."""
+"""`coterie network certs`, `status` and `new`: commands that open no connection."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from coterie.cli.flags import check_names, read_flags
-from coterie.cli.network_config import check_config_name, read_network_run, require_network
-from coterie.core.declarations import describe_uploads
+from coterie.cli.network_config import require_network
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
-from coterie.data.coarsening import coarsen_description
-from coterie.data.frames import SiteTable
 from coterie.engines.replay import ExchangeRecord, read_log
 from coterie.metrics import main_metric
 from coterie.network.flower_setup import check_flower, write_app
-from coterie.network.owner import OwnerPolicy, policy_of
 from coterie.runs.folder import NETWORK, RunFolder
 from coterie.runs.late_sites import LateSite, describe_late_site, read_late_sites
 
@@ -32,13 +28,6 @@ class CertsFlags:
     sites: tuple[str, ...] = setting((), "names of new sites")
     renew: tuple[str, ...] = setting((), "sites whose certificate to renew; `server`: its own")
     revoke: tuple[str, ...] = setting((), "sites whose certificates to refuse from now on")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DescribeFlags(OwnerPolicy):
-    """The flags of `coterie network describe`: those of the node that limit what leaves."""
-
-    data: str = setting(..., "the site's table")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,36 +63,6 @@ def certs(names: list[str], argv: list[str]) -> int:
     for name in flags.revoke:
         revoke(folder, name)
         print(f"the certificates of {name} are revoked")
-    return 0
-
-
-def describe(names: list[str], argv: list[str]) -> int:
-    """`coterie network describe CONFIG --data FILE`"""
-    about = (
-        "Show what a site would send before the first round under its owner's limits, with a\n"
-        "random split, and what its functions would upload in rounds: individually, or only in\n"
-        "sums over sites. Nothing is sent."
-    )
-    flags = read_flags("coterie network describe CONFIG", DescribeFlags, about, argv)
-    _, asked, _ = read_network_run(check_config_name("describe", names), None)
-    owner = policy_of(flags).effective()
-    min_rows = max(owner.min_rows_to_report, asked.data.min_rows_to_report)
-    options = replace(asked.data, min_rows_to_report=min_rows)
-    table = SiteTable(Path(flags.data).stem, Path(flags.data), options)
-    description = coarsen_description(
-        table.describe(),
-        table.count_classes(),
-        min_rows=owner.min_rows_to_report,
-        digits=owner.digits,
-        knows_label=owner.label is not None,
-    )
-    rows = {name: int(n[0]) for name, n in table.index.roster.rows._asdict().items()}
-    sent: dict[str, Any] = {
-        "rows": rows,
-        "description": description,
-        "uploads": describe_uploads(asked.method, secure=asked.options.secure),
-    }
-    print(json.dumps(sent, indent=1, ensure_ascii=False))
     return 0
 
 

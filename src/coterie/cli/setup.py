@@ -10,7 +10,6 @@ import itertools
 import os
 import re
 import time
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from inspect import getdoc, signature
@@ -40,6 +39,7 @@ from coterie.cli.run_flags import (
 )
 from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError, unknown_name
+from coterie.core.toml import read_toml
 from coterie.data import makers
 from coterie.data.spec import unknown_data_set
 from coterie.methods import registry
@@ -252,18 +252,6 @@ def read_config(path: str, known: Mapping[str, Flag], other_methods: set[str]) -
             raise CoterieError(f"{key} occurs twice in {path}", "remove one of them")
         values[key] = value
     return values
-
-
-def read_toml(path: str) -> dict[str, Any]:
-    """Read a TOML file."""
-    try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
-    except OSError as e:
-        raise CoterieError(f"cannot read the config file {path}: {e.strerror}.") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
-        reason = str(e).rstrip(".")
-        raise CoterieError(f"the config file {path} is not valid TOML: {reason}.") from e
 
 
 def flatten_toml(tables: dict[str, Any]) -> Iterator[tuple[str, Any]]:

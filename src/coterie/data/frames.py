@@ -267,14 +267,22 @@ class SiteTable:
         client: The name of the site.
         file: Its table.
         options: The options that all sites of the run share.
+        columns: The features that may be used, as if the table had no others; (): all.
     """
 
-    def __init__(self, client: str, file: Path, options: TableOptions) -> None:
+    def __init__(
+        self, client: str, file: Path, options: TableOptions, columns: tuple[str, ...] = ()
+    ) -> None:
         self.client = client
         self.options = options
         cells = read_table(file, options.categories)
         tables, self.index = split_tables(join_tables({client: cells}), options)
         self.table = tables[client].drop(options.ignored_columns)
+        for name in columns:
+            if name not in tables[client].columns:
+                raise unknown_name(f"column of {file} in the policy:", name, tables[client].columns)
+        if columns:
+            self.table = self.table.drop(self.table.columns.keys() - {*columns, options.label})
 
     def describe(self) -> Description:
         """Describe the training rows for the server, or raise if the table cannot be used.

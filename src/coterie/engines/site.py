@@ -54,6 +54,7 @@ class SitePolicy:
     count_scores: Callable[[int], None] = lambda models: None
     # functions of Evaluation that are permitted beyond the scores, any number of times
     allowed: frozenset[str] = frozenset()
+    functions: frozenset[str] | None = None  # of all functions, those that may run; None: all
     secure: bool = False  # only sums leave: see `engines/secure_site.py`
 
     @cached_property
@@ -86,6 +87,8 @@ class SitePolicy:
         declaration = getattr(getattr(type(owner), head.name, None), "declaration", None)
         if not isinstance(declaration, Declaration):
             raise SiteRefusal("that is not a client function")
+        if self.functions is not None and head.name not in self.functions:
+            raise SiteRefusal("this site's owner does not permit that function")
         if not declaration.when(owner):
             raise SiteRefusal("the run does not use that function")
         if self.secure and (declaration.secure == "replaced" or declaration.obstacle is not None):

@@ -72,6 +72,7 @@ class RunSpec:
     classes: tuple[str, ...] = ()  # of the label, from the server's owner; (): those of the sites
     min_sites: int | None = None  # start without sites that cannot join; None: all must
     max_rows: int | None = None  # of one site, whose weight is its number of rows; None: 10^8
+    schema: Schema | None = None  # written by hand, so that sites describe nothing
 
     def __post_init__(self) -> None:
         check_settings(self.options)
@@ -82,6 +83,11 @@ class RunSpec:
                 raise CoterieError(
                     f"{name} is for simulations, and the sites of a network are real", "omit it"
                 )
+        if self.schema is not None and self.schema.label != self.data.label:
+            raise CoterieError(
+                f"the label is {self.data.label}, and that of the schema {self.schema.label}",
+                "use one label",
+            )
         if self.data.unseen:
             raise CoterieError(
                 "unseen is for simulations: a site that connects late is an unseen client anyway",
@@ -133,6 +139,8 @@ def _agree(messenger: Messenger, names: list[str], spec: RunSpec) -> Handshake:
         coterie=__version__,
         data=copy_options(DataTerms, spec.data),
         run=copy_options(RunTerms, spec.options),
+        method=spec.method.name,
+        has_schema=spec.schema is not None,
     )
     described = request_all(messenger, names, hello, SiteDescription)
     schema = merge_schema(described, spec)
@@ -141,7 +149,10 @@ def _agree(messenger: Messenger, names: list[str], spec: RunSpec) -> Handshake:
     if spec.model is None:
         model = spec.method.default_model(model)
     task, _ = create_task(roster, model, spec.options)
-    needs_curvature = can_fit_step_sizes(spec.method, task, roster, spec.options)
+    # a curvature is a statistic of rows, which do not leave if the schema is written by hand
+    needs_curvature = spec.schema is None and can_fit_step_sizes(
+        spec.method, task, roster, spec.options
+    )
     check = CheckModel(
         data=hello.data,
         run=hello.run,
@@ -226,7 +237,7 @@ def site_settings(method: Algorithm) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------ replies of sites
 def merge_schema(described: Mapping[str, SiteDescription], spec: RunSpec) -> Schema:
-    """Merge the descriptions of all sites into one schema.
+    """Merge the descriptions of all sites into one schema, unless one is written by hand.
 
     Raises:
         SitesFailed: A site's description is inconsistent, or only it has a class.
@@ -238,6 +249,8 @@ def merge_schema(described: Mapping[str, SiteDescription], spec: RunSpec) -> Sch
     too_many = [name for name, number in rows.items() if number > most]
     if too_many:
         raise SitesFailed(dict.fromkeys(too_many, f"it claims more than {most} rows"))
+    if spec.schema is not None:
+        return finish_schema(spec.schema, spec)
     # a site reports no validation rows where they are too few for scores
     at_most = {name: round(n / (1 - MAX_HELD_OUT)) for name, n in rows.items()}
     faults = find_faults_of_sites(descriptions, at_most)
@@ -248,6 +261,11 @@ def merge_schema(described: Mapping[str, SiteDescription], spec: RunSpec) -> Sch
     schema = merge(descriptions, data.min_category_count, robust=True, columns=data.columns)
     if schema.classes is not None:
         schema = replace(schema, classes=check_classes(descriptions, spec.classes, schema.classes))
+    return finish_schema(schema, spec)
+
+
+def finish_schema(schema: Schema, spec: RunSpec) -> Schema:
+    """Return the schema with the options of the run, and log it."""
     schema = replace(schema, fill=spec.data.fill, ignored=spec.data.ignored_columns)
     log_schema(schema)
     if spec.options.label_scale == "none":

@@ -20,6 +20,7 @@ from msgspec.structs import asdict
 
 from coterie import models
 from coterie.core.contract import Algorithm, check_settings
+from coterie.core.declarations import used_functions
 from coterie.core.errors import CoterieError, SiteRefusal
 from coterie.core.rounding import round_significant
 from coterie.core.task import Batch, Task
@@ -29,6 +30,7 @@ from coterie.data.federation import Federation
 from coterie.data.frames import SiteTable
 from coterie.data.roster import Kind, Roster
 from coterie.data.schema import Fill, Schema
+from coterie.data.schema_file import read_schema_file
 from coterie.data.table_options import TableOptions
 from coterie.engines.clients import SimulatedClients
 from coterie.engines.codec import BadBytes, types_of
@@ -36,7 +38,7 @@ from coterie.engines.evaluate import Evaluation
 from coterie.engines.message import HEADER_BYTES, Limits
 from coterie.engines.site import SitePolicy
 from coterie.methods import registry
-from coterie.network.owner import Disclosure, OwnerPolicy, max_message_bytes
+from coterie.network.owner import Disclosure, max_message_bytes
 from coterie.network.packets import (
     CheckModel,
     DataTerms,
@@ -47,6 +49,7 @@ from coterie.network.packets import (
     Terms,
     sanitize_text,
 )
+from coterie.network.policy import OwnerPolicy
 from coterie.runs.config import restore_method
 from coterie.runs.options import Options
 from coterie.runs.start import apply_data_options, create_task
@@ -149,15 +152,28 @@ class LocalTable:
         self.failures = failures
         self._hashed: tuple[tuple[int, int], str] | None = None  # size and time of the file, hash
         self._cached: tuple[tuple[TableOptions, str], SiteTable] | None = None
+        self.schema: Schema | None = None  # written by the owner
+        if owner.schema is not None:
+            self.schema = read_schema_file(Path(owner.schema))
 
     def describe(self, body: Hello) -> SiteDescription:
-        """Return the column statistics that leave this site before the first round.
+        """Return what leaves this site before the first round: its numbers of rows, and column
+        statistics unless the server has a schema.
 
         Raises:
-            SiteRefusal: The run exceeds the owner's limits.
+            SiteRefusal: The owner's policy does not permit the run.
             SiteFailure: The table cannot be used.
         """
+        if self.schema is not None and not body.has_schema:
+            self.check_owner(body)
+            raise SiteRefusal(
+                "its owner does not let it describe its rows; start the server with its schema file"
+            )
         description = self._describe(body)
+        if body.has_schema:
+            self._count_answer(body, body.run.valid)
+            log.info("%s: sent the server its numbers of rows, and no statistics", self.client)
+            return SiteDescription({}, description.rows)
         self._count_answer(body, (body.data, body.run.valid))
         how = "exact" if self.owner.digits is None else f"rounded to {self.owner.digits} digits"
         log.info(
@@ -193,18 +209,68 @@ class LocalTable:
         return SiteDescription(description, rows)
 
     def check_owner(self, body: Hello | CheckModel | Terms) -> None:
-        """Raise SiteRefusal if a request exceeds the owner's limits."""
-        if self.owner.label not in (None, body.data.label):
-            raise SiteRefusal(f"its owner allows only the label {self.owner.label}")
-        if isinstance(body, Terms) and body.clients > self.owner.max_sites:
+        """Raise SiteRefusal if the owner's policy does not permit a request."""
+        owner, data, run = self.owner, body.data, body.run
+        if owner.label not in (None, data.label):
+            raise SiteRefusal(f"its owner allows only the label {owner.label}")
+        if owner.require_secure and not run.secure:
+            raise SiteRefusal("its owner requires secure sums, and the run has none")
+        if run.secure and run.secure_min <= owner.min_other_sites:
             raise SiteRefusal(
-                f"the run has {body.clients} sites, and its owner allows {self.owner.max_sites}"
+                f"its owner requires sums over at least {owner.min_other_sites} other sites, and "
+                f"the run allows {run.secure_min - 1}"
             )
+        if owner.columns:
+            named = {*data.categories, data.split_column, data.time_column} - {None, data.label}
+            self._check_columns({str(name) for name in named})
+        if isinstance(body, Hello | Terms) and owner.methods and body.method not in owner.methods:
+            raise SiteRefusal(
+                f"its owner does not allow the method {sanitize_text(body.method)}, only "
+                f"{', '.join(owner.methods)}"
+            )
+        if isinstance(body, Terms) and body.clients > owner.max_sites:
+            raise SiteRefusal(
+                f"the run has {body.clients} sites, and its owner allows {owner.max_sites}"
+            )
+
+    def check_functions(self, method: Algorithm, secure: bool) -> None:
+        """Raise SiteRefusal if a method needs a client function that may not run."""
+        for name, _ in used_functions(method, secure=secure):
+            if self.owner.functions and name not in self.owner.functions:
+                raise SiteRefusal(f"its owner does not allow the function {name} of {method.name}")
+
+    def _check_columns(self, names: set[str]) -> None:
+        """Raise SiteRefusal if one of these columns may not be used."""
+        others = sorted(names - {*self.owner.columns})
+        if self.owner.columns and others:
+            raise SiteRefusal(f"its owner does not allow the column {sanitize_text(others[0])}")
+
+    def _read_schema(self, body: CheckModel | Terms) -> Schema:
+        """Read the schema of a request.
+
+        Raises:
+            BadBytes: It is invalid.
+            SiteRefusal: The owner's policy does not permit it.
+        """
+        schema = read_schema(body)
+        self._check_columns({column.name for column in schema.features if not column.indicator})
+        own = self.schema
+        if own is not None and (schema.features, schema.classes, schema.label) != (
+            own.features,
+            own.classes,
+            own.label,
+        ):
+            raise SiteRefusal("its schema is not the one that the owner of this site wrote")
+        return schema
 
     def check_model(self, body: CheckModel) -> ModelReport:
         """Build the model from the common schema; return its fingerprint and the curvature."""
         options = run_options(body.run)
-        fed = self._encode(self._read(body), read_schema(body), options)
+        if body.curvature and self.schema is not None:
+            raise SiteRefusal(
+                "its owner wrote the schema, so that no statistics leave, such as a curvature"
+            )
+        fed = self._encode(self._read(body), self._read_schema(body), options)
         task = build_task(fed.roster, body.model, options, self.owner)
         curvature = None
         if body.curvature:
@@ -227,11 +293,12 @@ class LocalTable:
         """
         options = run_options(terms.run)
         owner = self.owner
-        fed = self._encode(self._read(terms), read_schema(terms), options)
+        fed = self._encode(self._read(terms), self._read_schema(terms), options)
         task = build_task(fed.roster, terms.model, options, owner)
         if task.fingerprint() != terms.fingerprint:
             raise SiteRefusal(f"the model {sanitize_text(terms.model)} differs at this site")
         method = read_method(terms)
+        self.check_functions(method, options.secure)
         with self.failures.report_as(BAD_TABLE):
             scaled = scale_losses(method, task, fed, options, terms.clients)
             clients = SimulatedClients(task, scaled)  # of one client: this site
@@ -244,6 +311,7 @@ class LocalTable:
                 min_rows_to_report=max(options.min_rows_to_report, owner.min_rows_to_report),
                 digits=owner.digits,
                 count_scores=self._count_scores,
+                functions=frozenset(owner.functions) or None,
                 secure=options.secure,
             )
             parts = {name: clients.rows(name, 0) for name in clients.parts}
@@ -262,7 +330,10 @@ class LocalTable:
         self.disclosure.check_selection(version, row_selection(body.data, body.run))
         if self._cached is None or self._cached[0] != (options, version):
             with self.failures.report_as(BAD_TABLE):
-                self._cached = (options, version), SiteTable(self.client, self.file, options)
+                self._cached = (
+                    (options, version),
+                    SiteTable(self.client, self.file, options, self.owner.columns),
+                )
         return self._cached[1]
 
     def _hash_file(self) -> str:

@@ -117,11 +117,17 @@ class RunTerms(StrictStruct, frozen=True, kw_only=True):
 
 
 class Hello(StrictStruct, frozen=True, kw_only=True, tag="hello", tag_field="do"):
-    """Requests a description of the site's table."""
+    """Requests a description of the site's table, or only its numbers of rows.
+
+    Attributes:
+        has_schema: Whether the server has a schema already, so that sites describe nothing.
+    """
 
     coterie: Word
     data: DataTerms
     run: RunTerms
+    method: Word
+    has_schema: bool = False
 
 
 class CheckModel(StrictStruct, frozen=True, kw_only=True, tag="check_model", tag_field="do"):
@@ -185,7 +191,7 @@ class Request(PacketHead, frozen=True, kw_only=True):
 
 # ------------------------------------------------------------------------------ replies
 class SiteDescription(StrictStruct, frozen=True, tag="description", tag_field="is"):
-    """Column statistics of a site's table, and its number of rows per part."""
+    """Column statistics of a site's table, {} if there is a schema; its number of rows per part."""
 
     description: dict[str, Any]
     rows: dict[Word, Count]

@@ -25,7 +25,6 @@ from coterie.engines.codec import BadBytes
 from coterie.methods.registry import methods
 from coterie.network.engine import NetworkEngine
 from coterie.network.handshake import RunSpec, site_settings
-from coterie.network.owner import OwnerPolicy
 from coterie.network.packets import (
     CallClient,
     Experiment,
@@ -37,6 +36,7 @@ from coterie.network.packets import (
     sanitize_text,
 )
 from coterie.network.peer_group import START_AGAIN, PeerGroup
+from coterie.network.policy import OwnerPolicy
 from coterie.network.server import (
     NetworkFile,
     begin,

@@ -32,7 +32,7 @@ from coterie.network.local_table import (
     SiteFailure,
     SiteRun,
 )
-from coterie.network.owner import Disclosure, OwnerPolicy, OwnerStatus, Participation
+from coterie.network.owner import Disclosure, OwnerStatus, Participation
 from coterie.network.packets import (
     NO_EXPERIMENT,
     CallClient,
@@ -55,6 +55,7 @@ from coterie.network.packets import (
     sanitize_text,
     write_head,
 )
+from coterie.network.policy import OwnerPolicy
 from coterie.network.states import SiteFolder, StoredStates, StoredTerms
 from coterie.runs.config import hash_with_salt
 from coterie.runs.files import write_text
@@ -329,7 +330,7 @@ class NetworkSite:
     def _write_model(self, request: Request, message: Message) -> ReplyBody:
         """Write this client's own model, which does not leave this machine."""
         session = self._session_for(request)
-        policy = replace(session.site.policy, allowed=OWN_MODEL, secure=False)
+        policy = replace(session.site.policy, allowed=OWN_MODEL, functions=None, secure=False)
         exporter = Site(policy, session.site.parts)
         exporter.versions = session.site.versions
         upload, _ = decode(exporter.answer(message), exporter.types)
