@@ -55,7 +55,6 @@ HEADINGS = (
 PART = re.compile(r"<!-- made: (.+?) -->\n(.*?)<!-- end -->", re.DOTALL)
 # of the run whose bytes are counted
 CLIENTS, CLUSTERS = 8, 4
-SIZE = 650  # parameters of softmax regression on digits: 64·10 + 10
 
 
 # ------------------------------------------------------------------------------ the parts
@@ -118,12 +117,15 @@ def measured(cls: Method) -> str:
     needed = {f.name: CLUSTERS for f in fields(cls) if f.name == "clusters"}  # type: ignore[arg-type]
     quick = {f.name: 1 for f in fields(cls) if f.name == "max_steps"}  # type: ignore[arg-type]
     method = cls(**needed, **quick)
-    rounds = ct.run(method, fed, "softmax", rounds=2, dtype="float64").history
+    model = method.default_model("softmax")
+    result = ct.run(method, fed, model, rounds=2, dtype="float64")
+    size = sum(v.numel() for v in result._run.task.init(0).values())
+    rounds = result.history
     rows = [
         [
             "start" if r["round"] == 0 else f"round {r['round']}",
-            sent(r["bytes_down"]),
-            sent(r["bytes_up"]),
+            sent(r["bytes_down"], size),
+            sent(r["bytes_up"], size),
         ]
         for r in rounds
     ]
@@ -131,14 +133,14 @@ def measured(cls: Method) -> str:
     k += "`max_steps` = 1, " if quick else ""
     intro = (
         f"Counted, per client, in a run of {CLIENTS} clients "
-        f"({k}a model of {SIZE} numbers, full participation):"
+        f"({k}a model of {size:,} numbers, full participation):"
     )
     return f"{intro}\n\n{table(['', 'down', 'up'], rows)}"
 
 
-def sent(total: int) -> str:
+def sent(total: int, size: int) -> str:
     """Return the bytes of all clients as models and numbers per client."""
-    models, numbers = divmod(total / CLIENTS / 8, SIZE)
+    models, numbers = divmod(total / CLIENTS / 8, size)
     found = [
         f"{n:g} {word}{'' if n == 1 else 's'}"
         for n, word in ((models, "model"), (numbers, "number"))

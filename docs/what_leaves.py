@@ -88,7 +88,8 @@ def example_of(cls: type[Algorithm]) -> Algorithm:
 def tiny_run(cls: type[Algorithm]) -> Run:
     """Run two rounds of the method on a few clients."""
     fed = ct.data.rotated("digits", clients=6, samples=20, angles=(0, 90))
-    run = prepare_run(example_of(cls), fed, "softmax", rounds=2, eval_every=2)
+    method = example_of(cls)
+    run = prepare_run(method, fed, method.default_model("softmax"), rounds=2, eval_every=2)
     for _ in run.rounds():
         pass
     return run
@@ -111,5 +112,6 @@ def values_in(upload: Upload, model: int) -> str:
     for name in weights_by_value(upload):
         if sizes[name]:
             count = sizes[name] // model
-            parts.append(f"`{name}`: {'a model' if count == 1 else f'{count} models'}")
+            amounts = {0: "a part of the model", 1: "a model"}
+            parts.append(f"`{name}`: {amounts.get(count, f'{count} models')}")
     return "; ".join(parts)

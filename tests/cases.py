@@ -276,6 +276,8 @@ def brief(method: Algorithm) -> Algorithm:
 
 def model_for(method: Algorithm) -> str:
     """A small model that the method can train on the digits of `federation`."""
+    if isinstance(method, ct.FedBN):
+        return "mlp_bn:12"
     return "softmax" if isinstance(method, ct.Mixed) else "mlp:12"
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
+import coterie as ct
 from coterie import models
 from coterie.core.errors import CoterieError
 from coterie.data import Federation, from_memory
@@ -113,7 +114,9 @@ def test_cnn6_starts_by_xaviers_rule() -> None:
 
 def test_default_and_list() -> None:
     assert models.default(TARGETS.roster) == "linear" and models.default(GREY.roster) == "mlp"
-    assert set(models.models()) == {"linear", "softmax", "additive", "mlp", "cnn", "cnn6"}
+    assert set(models.models()) == {
+        "linear", "softmax", "additive", "mlp", "mlp_bn", "cnn", "cnn6", "resnet18",
+    }  # fmt: skip
     assert all(models.models().values())
 
 
@@ -138,3 +141,31 @@ def test_errors(name: str, fed: Federation, words: list[str]) -> None:
     with pytest.raises(CoterieError) as error:
         models.build(name, fed.roster)
     assert all(word in str(error.value) for word in words), error.value
+
+
+@pytest.mark.parametrize("option", ["", ":16", ":16,group"])
+def test_resnet18_is_the_network_for_small_images(option):
+    shape = (3, 32, 32) if not option else (8, 8)
+    fed = ct.data.from_memory([(torch.randn(8, *shape), torch.arange(8) % 10)] * 2)
+    network = ct.models.build(f"resnet18{option}", fed.roster)()
+    if not option:  # the published size for ten classes, here for eight
+        assert sum(p.numel() for p in network.parameters()) == 11_173_962 - 2 * 513
+    norms = {type(part) for part in network.modules() if "Norm" in type(part).__name__}
+    assert norms == {torch.nn.GroupNorm if "group" in option else torch.nn.BatchNorm2d}
+    assert network(torch.randn(2, *shape)).shape == (2, 8)
+
+
+def test_resnet18_has_one_size():
+    fed = ct.data.rotated("digits", clients=4, samples=10)
+    with pytest.raises(ct.CoterieError, match="has two sizes of resnet18"):
+        ct.models.build("resnet18:4,8", fed.roster)
+
+
+def test_mlp_bn_has_a_batch_norm_before_every_relu():
+    fed = ct.data.rotated("digits", clients=4, samples=10)
+    network = ct.models.build("mlp_bn:8,4", fed.roster)()
+    names = [type(part).__name__ for part in network]
+    assert names == ["Flatten", *["Linear", "BatchNorm1d", "ReLU"] * 2, "Linear"]
+    assert [part.bias is None for part in network if isinstance(part, torch.nn.Linear)] == [
+        True, True, False,
+    ]  # fmt: skip

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from coterie.methods.fedavg import FedAvg as FedAvg
     from coterie.methods.fedavg import FineTuned as FineTuned
     from coterie.methods.fedbcd import FedBCD as FedBCD
+    from coterie.methods.fedbn import FedBN as FedBN
     from coterie.methods.fedem import FedEM as FedEM
     from coterie.methods.fedper import FedPer as FedPer
     from coterie.methods.fedprox import FedProx as FedProx
@@ -110,6 +111,7 @@ _MODULE_OF = {
     "FedAvg": "methods.fedavg",
     "FineTuned": "methods.fedavg",
     "FedBCD": "methods.fedbcd",
+    "FedBN": "methods.fedbn",
     "FedEM": "methods.fedem",
     "FedPer": "methods.fedper",
     "FedProx": "methods.fedprox",

@@ -1,4 +1,7 @@
-"""Models by name, sized for a federation's data: linear, softmax, additive, mlp, cnn, cnn6."""
+"""Models by name, sized for a federation's data.
+
+Tables: linear, softmax, additive; rows of any shape: mlp, mlp_bn; images: cnn, cnn6, resnet18.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 
-from torch import nn
+from torch import Tensor, nn
 
 from coterie.core.additive import Additive
 from coterie.core.errors import CoterieError, unknown_name
@@ -66,7 +69,7 @@ def models() -> dict[str, str]:
     Example:
         >>> import coterie as ct
         >>> sorted(ct.models.models())
-        ['additive', 'cnn', 'cnn6', 'linear', 'mlp', 'softmax']
+        ['additive', 'cnn', 'cnn6', 'linear', 'mlp', 'mlp_bn', 'resnet18', 'softmax']
     """
     return {name: (make.__doc__ or "").split("\n")[0] for name, make in MODELS.items()}
 
@@ -122,12 +125,13 @@ def additive(roster: Roster, option: str) -> Factory:
 @model
 def mlp(roster: Roster, option: str) -> Factory:
     """Hidden layers with ReLU: one of 200 units, or as in mlp:128,64."""
-    sizes = (option or "200").split(",")
-    if not all(size.isdecimal() and int(size) for size in sizes):
-        raise CoterieError(
-            f"{option!r} is not a list of hidden sizes of mlp: write mlp:128 or mlp:128,64."
-        )
-    return partial(_layers, [_inputs(roster), *map(int, sizes), _outputs(roster)])
+    return partial(_layers, _sizes("mlp", roster, option))
+
+
+@model
+def mlp_bn(roster: Roster, option: str) -> Factory:
+    """The layers of mlp, with a batch norm before each ReLU."""
+    return partial(_layers, _sizes("mlp_bn", roster, option), batch_norm=True)
 
 
 @model
@@ -144,6 +148,23 @@ def cnn6(roster: Roster, option: str) -> Factory:
     image = _image_shape("cnn6", roster, pixels=8)
     by = _divisor("cnn6", option)
     return partial(_six_convolutions, image, _outputs(roster), by, add_channel=_is_flat(roster))
+
+
+@model
+def resnet18(roster: Roster, option: str) -> Factory:
+    """ResNet-18 for small images with batch norm; resnet18:4 is narrower, :group has group norm."""
+    image = _image_shape("resnet18", roster, pixels=8)
+    words = [word for word in option.split(",") if word]
+    has_group_norm = "group" in words
+    sizes = [word for word in words if word != "group"]
+    if len(sizes) > 1:
+        raise CoterieError(
+            f"{option!r} has two sizes of resnet18: write resnet18:4 or resnet18:4,group."
+        )
+    by = _divisor("resnet18", "".join(sizes))
+    return partial(
+        _residual_network, image, _outputs(roster), by, has_group_norm, add_channel=_is_flat(roster)
+    )
 
 
 def _is_flat(roster: Roster) -> bool:
@@ -212,12 +233,26 @@ def _one_layer(inputs: int, outputs: int, bias: bool = True, near_0: bool = Fals
     return nn.Sequential(nn.Flatten(), layer)
 
 
-def _layers(sizes: Sequence[int], bias: bool = True) -> nn.Sequential:
-    """Linear layers of these sizes, from inputs to outputs, with ReLU between them."""
-    parts: list[nn.Module] = []
-    for a, b in pairwise(sizes):
-        parts += [nn.ReLU(), nn.Linear(a, b, bias)]
-    return nn.Sequential(nn.Flatten(), *parts[1:])
+def _sizes(name: str, roster: Roster, option: str) -> list[int]:
+    """Sizes of the layers from inputs to outputs, given the hidden ones as text."""
+    hidden = (option or "200").split(",")
+    if not all(size.isdecimal() and int(size) for size in hidden):
+        raise CoterieError(
+            f"{option!r} is not a list of hidden sizes of {name}: write {name}:128 or "
+            f"{name}:128,64."
+        )
+    return [_inputs(roster), *map(int, hidden), _outputs(roster)]
+
+
+def _layers(sizes: Sequence[int], batch_norm: bool = False) -> nn.Sequential:
+    """Linear layers of these sizes, with ReLU, and perhaps batch norms before it, between them."""
+    parts: list[nn.Module] = [nn.Flatten()]
+    for a, b in pairwise(sizes[:-1]):
+        parts.append(nn.Linear(a, b, bias=not batch_norm))  # a batch norm removes any bias
+        if batch_norm:
+            parts.append(nn.BatchNorm1d(b))
+        parts.append(nn.ReLU())
+    return nn.Sequential(*parts, nn.Linear(sizes[-2], sizes[-1]))
 
 
 def _convolutions(
@@ -259,3 +294,51 @@ def _six_convolutions(
             assert layer.bias is not None
             nn.init.zeros_(layer.bias)
     return network
+
+
+class _ResidualBlock(nn.Module):
+    """Two 3×3 convolutions with norms, added to their input (He, Zhang, Ren, Sun, CVPR 2016)."""
+
+    def __init__(self, before: int, channels: int, stride: int, has_group_norm: bool) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, channels, 3, stride, padding=1, bias=False)
+        self.norm1 = _norm(channels, has_group_norm)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norm2 = _norm(channels, has_group_norm)
+        self.shortcut = nn.Sequential()
+        if stride > 1 or before != channels:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(before, channels, 1, stride, bias=False), _norm(channels, has_group_norm)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.norm2(self.conv2(self.norm1(self.conv1(x)).relu()))
+        return (out + self.shortcut(x)).relu()
+
+
+def _norm(channels: int, has_group_norm: bool) -> nn.Module:
+    """A batch norm, or a group norm of two channels or more per group."""
+    if has_group_norm:
+        return nn.GroupNorm(min(32, channels // 2), channels)
+    return nn.BatchNorm2d(channels)
+
+
+def _residual_network(
+    image: tuple[int, int, int], outputs: int, by: int, has_group_norm: bool, add_channel: bool
+) -> nn.Sequential:
+    """The network of `resnet18`, channels divided by `by`; with `add_channel` it takes [n, H, W].
+
+    As usual for images of 32 × 32 pixels, the first convolution is 3×3 with stride 1, and no
+    pooling follows it.
+    """
+    before = 64 // by
+    parts: list[nn.Module] = []
+    if add_channel:
+        parts += [nn.Unflatten(1, (1, image[1]))]
+    parts += [nn.Conv2d(image[0], before, 3, padding=1, bias=False)]
+    parts += [_norm(before, has_group_norm), nn.ReLU()]
+    for size, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        parts += [_ResidualBlock(before, size // by, stride, has_group_norm)]
+        parts += [_ResidualBlock(size // by, size // by, 1, has_group_norm)]
+        before = size // by
+    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, outputs))

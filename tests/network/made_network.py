@@ -53,8 +53,8 @@ class InProcessNetwork:
         self.transport = InProcessTransport(
             {name: self.site(name) for name in self.names}, self.fate
         )
-        if model_for(self.method) == "softmax" and self.model == MODEL:
-            self.model = "softmax"
+        if model_for(self.method) in ("softmax", "mlp_bn:12") and self.model == MODEL:
+            self.model = model_for(self.method)
 
     @property
     def out(self) -> Path:

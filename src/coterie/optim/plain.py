@@ -179,6 +179,8 @@ def gradients(task: Task, w: Params, batch: Batch) -> tuple[Params, Params]:
     if has_manual_backward(task):
         return gradients_of_models(task, w, batch), {}
     names = [k for k in w if k not in task.averaged]
+    if not names:  # running statistics alone, such as those that a new client of FedBN estimates
+        return {}, losses_of(task, w, batch)[1]
     values = [w[k].detach().requires_grad_() for k in names]
     with torch.enable_grad():
         losses, statistics = losses_of(task, {**w, **dict(zip(names, values))}, batch)
@@ -228,6 +230,8 @@ def with_channels_last(v: Tensor) -> Tensor:
 
 def clip_gradients(g: Params, limit: float) -> Params:
     """Rescale the gradients of clients whose norm exceeds the limit."""
+    if not g:
+        return g
     squares = torch.stack([v.flatten(1).square().sum(1) for v in g.values()]).sum(0)
     shrink = (limit / squares.sqrt().clamp(min=1e-12)).clamp(max=1.0)
     return {k: as_column(shrink, v) * v for k, v in g.items()}

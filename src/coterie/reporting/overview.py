@@ -83,6 +83,7 @@ KINDS = {
     "mixed": "a model for each site, as near to the others as their rows say",
     "apfl": "a model for each site that mixes the common one with its own",
     "fedper": "one model for all sites except for some layers that each keeps",
+    "fedbn": "one model for all sites except for batch norms, which each keeps",
     "pfedme": "a model for each site, tied to a common one",
     "perfedavg": "one model for all sites, made to be adapted by each with one step",
     "l2sgd": "a model for each site, moved towards their mean from time to time",

@@ -24,6 +24,7 @@ ONE_EACH = (
     "ditto",
     "apfl",
     "fedper",
+    "fedbn",
     "pfedme",
     "perfedavg",
     "l2sgd",
