@@ -15,7 +15,15 @@ COTERIE = [sys.executable, "-m", "coterie"]
 
 
 @pytest.mark.parametrize(
-    "argv", [["--help"], ["--version"], ["run", "--help"], ["compare", "--help"]]
+    "argv",
+    [
+        ["--help"],
+        ["--version"],
+        ["run", "--help"],
+        ["compare", "--help"],
+        ["network", "certs", "--help"],
+        ["network", "pause", "--help"],
+    ],
 )
 def test_help_does_not_load_torch(argv):
     code = (

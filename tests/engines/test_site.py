@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -488,3 +490,17 @@ def test_the_wire_tells_its_sites_the_least_number_of_rows():
     run = ready(ct.FedAvg(), rounds=1)
     wire = Wire(run.task, federation(), run.root, min_rows_to_report=7)
     assert {site.policy.min_rows_to_report for site in wire.sites} == {7}
+
+
+def test_decoded_tensors_are_freed_without_the_garbage_collector():
+    """A node would otherwise hold the models of several rounds."""
+    gc.collect()
+    gc.disable()
+    try:
+        raw = encode({"a": (torch.ones(3), torch.zeros(2))}, {})
+        decoded, _ = decode(raw, {})
+        freed = weakref.ref(decoded["a"][0])
+        del decoded
+        assert freed() is None
+    finally:
+        gc.enable()

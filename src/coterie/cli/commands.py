@@ -11,7 +11,10 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import NamedTuple, cast
+
+from coterie.core.errors import CoterieError
 
 CommandFunction = Callable[[list[str], list[str]], int]  # (names, flags) → exit status
 
@@ -75,7 +78,7 @@ NETWORK_COMMANDS = {
     "simulate": Command(
         "simulate CONFIG", "try it: server and sites on this machine", "network_server.simulate"
     ),
-    "certs": Command("certs DIR", "make, renew and revoke certificates", "network_tools.certs"),
+    "certs": Command("certs DIR", "make, renew and revoke certificates", "network_certs.certs"),
     "server": Command(
         "server CONFIG [--resume]", "wait for the sites and train", "network_server.server"
     ),
@@ -135,6 +138,14 @@ def import_command(place: str) -> CommandFunction:
 def _exit_during_import(*_: object) -> None:
     os.write(2, b"coterie: stopped.\n")
     os._exit(130)
+
+
+def require_network() -> None:
+    """Refuse to go on without the extra `network`."""
+    if find_spec("aiohttp") is None or find_spec("cryptography") is None:
+        raise CoterieError(
+            "a network needs aiohttp and cryptography", "pip install 'coterie[network]'"
+        )
 
 
 class _Exit:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,14 +84,6 @@ def check_config_name(command: str, names: list[str]) -> str:
             f"{command} needs one config file, as in `coterie network {command} ifca.toml`."
         )
     return names[0]
-
-
-def require_network() -> None:
-    """Refuse to go on without the extra `network`."""
-    if find_spec("aiohttp") is None or find_spec("cryptography") is None:
-        raise CoterieError(
-            "a network needs aiohttp and cryptography", "pip install 'coterie[network]'"
-        )
 
 
 # ------------------------------------------------------------------------------ flags of a server

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coterie.cli.commands import skip_cleanup_at_exit
+from coterie.cli.commands import require_network, skip_cleanup_at_exit
 from coterie.cli.flags import read_flags
-from coterie.cli.network_config import check_config_name, read_network_run, require_network
+from coterie.cli.network_config import check_config_name, read_network_run
 from coterie.cli.network_site import exit_with_parent
 from coterie.cli.progress import Watcher
 from coterie.core.errors import CoterieError

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coterie.cli.commands import require_network
 from coterie.cli.network_config import (
     ServerFlags,
     WaitingFlags,
     read_network_flags,
     read_network_run,
-    require_network,
 )
 from coterie.cli.progress import Watcher
 from coterie.cli.watch import TOKEN, describe_address, warn_unencrypted

@@ -13,10 +13,8 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.cli.commands import skip_cleanup_at_exit
+from coterie.cli.commands import require_network, skip_cleanup_at_exit
 from coterie.cli.flags import read_flags
-from coterie.cli.network_config import require_network
-from coterie.cli.progress import Watcher
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
 from coterie.network.owner import Participation, allow_again, find_participation
@@ -44,14 +42,14 @@ def node(names: list[str], argv: list[str]) -> int:
     for file in (flags.data, flags.key):
         if not Path(file).is_file():
             raise CoterieError(f"there is no file {file}", "check the path")
-    import pyarrow
+    # Arrow's own allocator keeps the memory that reading a table took; this one returns it
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     import torch
 
+    from coterie.cli.progress import Watcher
     from coterie.network.https_node import HttpsNode
     from coterie.network.site import NetworkSite
 
-    # Arrow's own allocator keeps the memory that reading a table took; this one returns it
-    pyarrow.set_memory_pool(pyarrow.system_memory_pool())
     torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) // 2)))
     key = Path(flags.key)
     state = Path(flags.state)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -94,19 +95,22 @@ def flatten(tree: Any, types: Types) -> tuple[dict[str, Tensor], Any]:
         leaves[str(len(leaves))] = leaf
         return len(leaves) - 1
 
-    def skeleton(v: Any) -> Any:
-        if isinstance(v, Tensor):
-            return add_leaf(v)
-        if isinstance(v, dict):
-            return {"dict": [[k, skeleton(x)] for k, x in v.items()]}
-        if isinstance(v, tuple | list) and (type(v) in names or not hasattr(v, "_fields")):
-            return {"tuple": [skeleton(x) for x in v], "type": names.get(type(v))}
-        raise TypeError(
-            f"Cannot encode a {type(v).__name__}: states and messages may only contain tensors in "
-            "dicts, tuples and NamedTuples that are defined in the method's own modules."
-        )
+    return leaves, _skeleton(tree, names, add_leaf)
 
-    return leaves, skeleton(tree)
+
+def _skeleton(v: Any, names: dict[type, str], add_leaf: Callable[[Tensor], int]) -> Any:
+    """Describe a subtree. A nested function would be a cycle that keeps the leaves until `gc`."""
+    if isinstance(v, Tensor):
+        return add_leaf(v)
+    if isinstance(v, dict):
+        return {"dict": [[k, _skeleton(x, names, add_leaf)] for k, x in v.items()]}
+    if isinstance(v, tuple | list) and (type(v) in names or not hasattr(v, "_fields")):
+        items = [_skeleton(x, names, add_leaf) for x in v]
+        return {"tuple": items, "type": names.get(type(v))}
+    raise TypeError(
+        f"Cannot encode a {type(v).__name__}: states and messages may only contain tensors in "
+        "dicts, tuples and NamedTuples that are defined in the method's own modules."
+    )
 
 
 def unflatten(leaves: dict[str, Tensor], skeleton: Any, types: Types) -> Any:
@@ -115,25 +119,26 @@ def unflatten(leaves: dict[str, Tensor], skeleton: Any, types: Types) -> Any:
     Raises:
         BadBytes: If the skeleton is invalid.
     """
-
-    def build(s: Any, depth: int) -> Any:
-        if depth > MAX_DEPTH:
-            raise BadBytes("its structure is nested too deeply")
-        if isinstance(s, int):
-            return leaves[str(s)]
-        if "dict" in s:
-            return {k: build(x, depth + 1) for k, x in s["dict"]}
-        items = [build(x, depth + 1) for x in s["tuple"]]
-        if s["type"] is None:
-            return tuple(items)
-        return types[s["type"]](*items)
-
     try:
-        return build(skeleton, depth=0)
+        return _build(skeleton, leaves, types, depth=0)
     except BadBytes:
         raise
     except (KeyError, TypeError, ValueError) as e:
         raise BadBytes(f"its structure is unknown to this method ({type(e).__name__})") from e
+
+
+def _build(skeleton: Any, leaves: dict[str, Tensor], types: Types, depth: int) -> Any:
+    """Rebuild a subtree."""
+    if depth > MAX_DEPTH:
+        raise BadBytes("its structure is nested too deeply")
+    if isinstance(skeleton, int):
+        return leaves[str(skeleton)]
+    if "dict" in skeleton:
+        return {k: _build(x, leaves, types, depth + 1) for k, x in skeleton["dict"]}
+    items = [_build(x, leaves, types, depth + 1) for x in skeleton["tuple"]]
+    if skeleton["type"] is None:
+        return tuple(items)
+    return types[skeleton["type"]](*items)
 
 
 def checksum(head: str, leaves: dict[str, Tensor]) -> int:

@@ -315,6 +315,7 @@ class LocalTable:
                 secure=options.secure,
             )
             parts = {name: clients.rows(name, 0) for name in clients.parts}
+        self._cached = None  # the encoded rows are all that a run needs
         return SiteRun(policy, parts, fed, options)
 
     # -- rows

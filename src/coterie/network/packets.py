@@ -11,6 +11,7 @@ after a restart of the server, so a site can refuse a request that is older than
 
 from __future__ import annotations
 
+import hashlib
 import unicodedata
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -53,6 +54,13 @@ class Packet(NamedTuple):
     def size(self) -> int:
         """Total number of bytes."""
         return len(self.head) + sum(map(len, self.pieces.values()))
+
+    def digest(self) -> bytes:
+        """Return a hash of the packet."""
+        hashed = hashlib.sha256()
+        for chunk in to_chunks(self):
+            hashed.update(chunk)
+        return hashed.digest()
 
 
 class RequestNumber(NamedTuple):

@@ -118,8 +118,8 @@ class NetworkSite:
         self.participation = Participation(folder)
         self.logged_status: OwnerStatus | None = None
         self.session: SiteSession | None = None
-        # the last answered call and its reply, in case the call is sent again
-        self.last_exchange: tuple[Packet, Packet] | None = None
+        # digest of the last answered call and its reply, in case the call is sent again
+        self.last_exchange: tuple[bytes, Packet] | None = None
 
     @property
     def fault(self) -> CoterieError | None:
@@ -134,7 +134,8 @@ class NetworkSite:
 
     def handle(self, packet: Packet) -> Packet:
         """Return the reply to a packet. A repeated call gets the same reply and changes nothing."""
-        if self.last_exchange is not None and self.last_exchange[0] == packet:
+        digest = packet.digest()
+        if self.last_exchange is not None and self.last_exchange[0] == digest:
             return self.last_exchange[1]
         try:
             request = read_head(packet.head, Request)
@@ -154,7 +155,7 @@ class NetworkSite:
             log.warning("%s: refused a request: %s.", self.client, body.reason)
         reply = pack_reply(request.experiment, request.number, body, pieces)
         if isinstance(request.body, CallClient | SecureStage) and isinstance(body, Done):
-            self.last_exchange = packet, reply
+            self.last_exchange = digest, reply
         return reply
 
     def _dispatch(
