@@ -244,7 +244,7 @@ class Result:
         rows = list(group_rows(self.trained))
         if not rows:
             what = f"{self.method.name} has no groups: use a method that finds groups."
-            if self.options.secure:
+            if self.options.only_sums:
                 what = "under secure sums only the clients know their groups; groups.csv has sizes."
             raise CoterieError(what)
         table = pd.DataFrame(rows, columns=list(GROUP_COLUMNS))

@@ -209,7 +209,7 @@ def test_a_sum_of_too_few_is_not_computed():
 def test_ask_refuses_more_than_sums():
     run = prepare_run(ct.FedAvg(), federation(), **SMALL)
     ask = run.round_context(1)
-    with pytest.raises(ct.CoterieError, match="cannot run under secure sums"):
+    with pytest.raises(ct.CoterieError, match="cannot run where only sums are known"):
         ask(run.method.train, shared=run.state, reduce="stack")
     with pytest.raises(ct.CoterieError, match="cannot run under secure sums"):
         ask(ask.root.losses, shared=run.state)

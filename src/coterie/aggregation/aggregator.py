@@ -111,7 +111,9 @@ class Aggregator:
         checks: What the client function declares about its uploads; not checked by default.
         clipping: Norm limits per value name; no limits by default.
         robust: How means are computed where sums are requested.
-        fixed_point: Under secure sums, how uploads become integers; nothing is kept of a client.
+        fixed_point: Where only sums are known, how uploads become integers; nothing is kept of a
+            client.
+        extra: A step before `fixed_point`.
     """
 
     def __init__(
@@ -123,6 +125,7 @@ class Aggregator:
         clipping: Clipping | None = None,
         robust: RobustRule = PLAIN_MEAN,
         fixed_point: FixedPoint | None = None,
+        extra: UpdateStep | None = None,
     ) -> None:
         self.reduce = reduce
         self.template = template
@@ -130,6 +133,8 @@ class Aggregator:
         self.clipping = clipping or Clipping()
         self.fixed_point = fixed_point
         self.steps: list[UpdateStep] = [Validation(checks), self.clipping]
+        if extra is not None:
+            self.steps.append(extra)
         if fixed_point is not None:
             self.steps.append(fixed_point)
         self.robust = robust
@@ -196,7 +201,8 @@ class Aggregator:
 
     def empty(self) -> PartialAggregate:
         """Return the aggregate of no updates."""
-        return self._reduce(tree_map(lambda v: v.new_zeros(0, *v.shape), self.template))
+        template = self.template if self.fixed_point is None else self.fixed_point.template
+        return self._reduce(tree_map(lambda v: v.new_zeros(0, *v.shape), template))
 
     def add_integers(self, positions: Tensor, sums: Integers, bytes_up: int) -> PartialAggregate:
         """Return the aggregate of clients of whom only the sum is known."""

@@ -5,17 +5,20 @@
     2 validation     validation.py      rejects updates that are malformed, not finite or undeclared
     3 free riders    free_riders.py     rejects models that are sent back unchanged, again
     4 norm limits    clipping.py        clips long updates and rejects far longer ones
-    5 fixed point    fixed_point.py     turns updates into integers; only under secure sums
-    6 reduction      aggregator.py      adds the updates, or stacks them
-    7 rule           robust.py          replaces the weighted mean by a robust one
+    5 privacy        private_sums.py    clips to a fixed norm, and adds noise to the sum; only under
+                                        client-level differential privacy
+    6 fixed point    fixed_point.py     turns updates into integers; only where sums are enough
+    7 reduction      aggregator.py      adds the updates, or stacks them
+    8 rule           robust.py          replaces the weighted mean by a robust one
 
-Steps 2, 4, 5 and 6 take one update at a time and run wherever it is (`steps.py`). Steps 1 and 3,
+Steps 2 and 4 to 7 take one update at a time and run wherever it is (`steps.py`). Steps 1 and 3,
 and the estimate of a typical norm for step 4 (`norm_screening.py`), compare the updates of several
 clients: each is a `Watch`, which says which clients it needs. The updates of these clients are
-buffered on the server, the watches look at them together, and then they pass steps 2 to 6.
+buffered on the server, the watches look at them together, and then they pass steps 2 to 7.
 
-Under secure sums the server sees no single update: steps 1, 3, 4 and 7 do not exist, and steps 2
-and 5 run on the clients, who mask the integers before they send them (`privacy/secure_sum.py`).
+Under secure sums the server sees no single update: steps 1, 3, 4 and 8 do not exist, and steps 2
+and 6 run on the clients, who mask the integers before they send them (`privacy/secure_sum.py`).
+Under differential privacy the server may see updates, but uses only sums, too.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from coterie.aggregation.exchange import Exchange
 from coterie.aggregation.fixed_point import FixedPoint
 from coterie.aggregation.free_riders import FreeRiderWatch
 from coterie.aggregation.norm_screening import NormScreening
+from coterie.aggregation.private_sums import PrivateRelease
 from coterie.aggregation.validation import DeclarationChecks
 from coterie.core.call import Call
 from coterie.core.errors import CoterieError, Option
@@ -85,7 +89,8 @@ class Pipeline:
     screening: NormScreening = field(default_factory=NormScreening)
     robust: RobustRule = PLAIN_MEAN
     attack: SimulatedAttack | None = None
-    min_clients: int | None = None  # under secure sums: the fewest clients in a sum
+    min_clients: int | None = None  # the fewest clients in a sum; None: single updates are used
+    private: PrivateRelease | None = None  # under client-level differential privacy
     free_riders: FreeRiderWatch = field(init=False)
     # clients that the log has named
     logged_rejected: set[int] = field(default_factory=set)
@@ -131,17 +136,25 @@ class Pipeline:
             CoterieError: If the sum has too few clients.
         """
         call, n = exchange.call, exchange.num_clients
+        if self.private is None:
+            private = None
+            fixed_point = FixedPoint(exchange.template, exchange.declaration, n, min_clients)
+        else:
+            private = self.private.begin(exchange)
+            fixed_point = private.fixed_point(min_clients)
         aggregator = Aggregator(
             exchange.reduce,
             exchange.template,
             n,
             checks=DeclarationChecks(call, exchange.roster),
-            fixed_point=FixedPoint(exchange.template, exchange.declaration, n, min_clients),
+            clipping=Clipping(exchange.started_from),
+            fixed_point=fixed_point,
+            extra=private,
         )
         if n >= min_clients:
             result = run(call, aggregator)
             if len(result.accepted) >= min_clients:
-                return result
+                return result if private is None else private.server(result)
             n = len(result.accepted)
         raise CoterieError(
             f"round {call.version.round}: {n} clients answered {call.name}(), and a secure sum has "

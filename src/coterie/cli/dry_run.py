@@ -206,7 +206,7 @@ def count_exchanges(job: Job) -> Counts:
     roster = job.fed.roster
     traffic: list[tuple[int, int]] = []
     with warnings.catch_warnings(action="ignore"):
-        method_start = job.method.start_secure if job.options.secure else job.method.start
+        method_start = job.method.start_secure if job.options.only_sums else job.method.start
         _, initial_payload = method_start(job.task, len(roster), job.options.seed)
         private = UploadTemplates(job.task, roster, job.method, initial_payload).private
         engine = CountingEngine(WorkingMemory(job.task, roster, used_plan(job), private))

@@ -60,6 +60,11 @@ def read_network_run(config: str, out: str | None) -> tuple[Setup, RunSpec, Path
         raise CoterieError(f"{config} does not name the label", 'add label = "COLUMN"')
     for several in ("drop", "categories"):
         arguments[several] = as_names(arguments.get(several))
+    if read.options.get("dp") is not None:
+        raise CoterieError(
+            f"{config} asks for dp, which so far only simulations can keep",
+            "use secure sums, or train with `coterie run`",
+        )
     (chosen,) = read.methods.values()
     asked = RunSpec(
         method=chosen,

@@ -205,7 +205,12 @@ class Ask(Protocol):
 
     @property
     def is_secure(self) -> bool:
-        """Whether only sums over clients leave them; see `Sums.report`."""
+        """Whether only sums over clients are known; see `Sums.report`."""
+        ...
+
+    @property
+    def is_private(self) -> bool:
+        """Whether sums are noised, each client has the weight 1, and reports do not leave."""
         ...
 
     @property

@@ -133,10 +133,13 @@ class Report:
         description: What it is, for messages and docs.
         secure: What happens to it under secure sums: "summed" over clients, "withheld" by each
             client, or "refused" (the server needs the report of each client).
+        private: What happens to a summed report under client-level differential privacy: "withheld"
+            by each client, or "refused" (the method needs the sum).
     """
 
     description: str = "numbers"
     secure: UnderSecure = field(default="refused", kw_only=True)
+    private: Literal["refused", "withheld"] = field(default="refused", kw_only=True)
 
     def is_valid(self, v: Tensor, context: UploadContext) -> Tensor:
         """Whether each client's report [n, ...] is possible, bool [n]."""
@@ -338,3 +341,41 @@ def secure_obstacle(method: Any) -> str | None:
             f"{declaration.obstacle} of each client from {name}()"
         )
     return None
+
+
+MAX_START_CALLS = 4  # each needs twice the noise of an exchange that is alone in its round
+
+
+def private_obstacle(method: Any) -> str | None:
+    """Why a method cannot run under client-level differential privacy; None if it can."""
+    for name, declaration in used_functions(method, secure=True):
+        what = None
+        if declaration.obstacle is not None:
+            what = f"its server needs {declaration.obstacle} of each client from {name}()"
+        elif declaration.sums:
+            what = f"the sums over rows that {name}() uploads have no bound"
+        elif type(declaration.weight) not in (Weight, OneHot):
+            what = f"the weight that {name}() uploads has no bound"
+        else:
+            for report, kind in declaration.report.items():
+                if kind.secure == "summed" and kind.private == "refused":
+                    what = f"its server needs the report {report!r} of {name}() without noise"
+        if what is not None:
+            return f"{method.name} cannot run under client-level differential privacy: {what}"
+    calls, _ = calls_per_round(method)
+    if calls > MAX_START_CALLS:
+        return (
+            f"the start of {method.name} takes {calls} exchanges in round 0, which would need "
+            f"{calls**0.5:.0f} times the noise each; choose a start without, such as init=random"
+        )
+    return None
+
+
+def calls_per_round(method: Any) -> tuple[int, int]:
+    """The largest number of exchanges in round 0 and in a later round, where sums are enough."""
+    calls = {"start": 0, "later": 0}
+    for _, declaration in used_functions(method, secure=True):
+        for rounds in calls:
+            if declaration.rounds in (rounds, "any"):
+                calls[rounds] += declaration.max_calls(method)
+    return calls["start"], calls["later"]

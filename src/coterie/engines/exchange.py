@@ -78,8 +78,13 @@ class RoundContext:
 
     @property
     def is_secure(self) -> bool:
-        """Whether only sums over clients leave them."""
+        """Whether only sums over clients are known."""
         return self.pipeline.min_clients is not None
+
+    @property
+    def is_private(self) -> bool:
+        """Whether sums are noised, under client-level differential privacy."""
+        return self.pipeline.private is not None
 
     @property
     def task(self) -> Task:
@@ -130,6 +135,11 @@ class RoundContext:
         """
         ids = self.participants if clients is None else clients
         self._check_secure(fn, reduce)
+        if self.is_private and not bool(torch.isin(ids, self.participants).all()):
+            raise CoterieError(
+                f"{fn.__name__}() asks clients outside the sample of the round, which differential "
+                "privacy does not allow: use another method."
+            )
         self.exchange += 1
         client_keys = self.client_keys[ids]
         stream_or_number = self.exchange if stream is None else stream
@@ -174,7 +184,7 @@ class RoundContext:
         obstacle = "the uploads" if reduce == "stack" else declaration.obstacle
         if obstacle is not None or declaration.secure == "replaced":
             raise CoterieError(
-                f"{fn.__name__}() cannot run under secure sums: the server would learn "
+                f"{fn.__name__}() cannot run where only sums are known: the server would learn "
                 f"{obstacle or 'the uploads'} of each client."
             )
 

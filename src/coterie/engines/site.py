@@ -55,7 +55,8 @@ class SitePolicy:
     # functions of Evaluation that are permitted beyond the scores, any number of times
     allowed: frozenset[str] = frozenset()
     functions: frozenset[str] | None = None  # of all functions, those that may run; None: all
-    secure: bool = False  # only sums leave: see `engines/secure_site.py`
+    secure: bool = False  # only sums leave: see `engines/secure_exchange.py`
+    only_sums: bool = False  # the run uses only sums, as also under differential privacy
 
     @cached_property
     def reader(self) -> Reader:
@@ -69,7 +70,7 @@ class SitePolicy:
         It does not depend on the number of clients, so that no message can make it large.
         """
         method = self.root.method
-        start = method.start_secure if self.secure else method.start
+        start = method.start_secure if self.only_sums else method.start
         _, initial_payload = start(self.task, 1, seed=0)
         # encoded and decoded, because a message turns lists into tuples
         return form(decode(encode(initial_payload, self.types), self.types)[0])
@@ -91,9 +92,11 @@ class SitePolicy:
             raise SiteRefusal("this site's owner does not permit that function")
         if not declaration.when(owner):
             raise SiteRefusal("the run does not use that function")
-        if self.secure and (declaration.secure == "replaced" or declaration.obstacle is not None):
+        if self.only_sums and (
+            declaration.secure == "replaced" or declaration.obstacle is not None
+        ):
             raise SiteRefusal("that function would reveal more than a sum")
-        if not self.secure and declaration.secure == "only":
+        if not self.only_sums and declaration.secure == "only":
             raise SiteRefusal("the run has no secure sums")
         if declaration.rounds == "start" and moment.round > 0:
             raise SiteRefusal("that function runs only in round 0")

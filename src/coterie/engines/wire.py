@@ -43,6 +43,7 @@ class Wire(SiteCoordinator):
         root: Evaluation,
         min_rows_to_report: int = 1,
         secure_min: int | None = None,
+        only_sums: bool = False,
     ) -> None:
         super().__init__(fed.total, types_of(root.method))
         self.task = task
@@ -56,6 +57,7 @@ class Wire(SiteCoordinator):
             min_rows_to_report=min_rows_to_report,
             allowed=ALLOWED,
             secure=secure_min is not None,
+            only_sums=only_sums,
         )
         self.sites = []
         for i in range(fed.total):
@@ -72,7 +74,7 @@ class Wire(SiteCoordinator):
 
     def map(self, call: Call, aggregator: Aggregator) -> PartialAggregate:
         """Send every client of the call its message and aggregate the replies; see `Engine.map`."""
-        if aggregator.fixed_point is not None:
+        if self.secure_sites:
             from coterie.engines.secure_exchange import collect_secure  # loads cryptography
 
             return collect_secure(self, call, aggregator, self.names, self._send_stage)

@@ -95,7 +95,9 @@ class FedEM(Local, Algorithm):
         return q, pi / pi.sum()
 
     @client(
-        weight=Weight(rows=True), report={"share": MixtureShares(secure="summed")}, rounds="later"
+        weight=Weight(rows=True),
+        report={"share": MixtureShares(secure="summed", private="withheld")},
+        rounds="later",
     )
     def train(
         self, task: Task, centres: Params, per_client: Any, pi: Tensor, data: Data
@@ -117,6 +119,8 @@ class FedEM(Local, Algorithm):
         sent = {k: v[None] for k, v in state.centres.items()}
         sums = ask(self.train, shared=state.centres, stream="train", started_from={"models": sent})
         centres = pick(sums.mean("models", empty=sent), 0)  # θ_m = Σ_t (n_t/n) θ_m,t
+        if ask.is_private:
+            return state._replace(centres=centres)
         if ask.is_secure:
             ask.note("sizes", sums.report["share"][0])
             return state._replace(centres=centres)

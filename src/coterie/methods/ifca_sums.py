@@ -37,8 +37,8 @@ from coterie.methods.start_from import load_centres
 from coterie.optim import descend_from
 
 CHOICE = {
-    "changed": Fraction("1 if it changed its centre", secure="summed"),
-    "members": Fraction("1 for the centre that it chose", secure="summed"),
+    "changed": Fraction("1 if it changed its centre", secure="summed", private="withheld"),
+    "members": Fraction("1 for the centre that it chose", secure="summed", private="withheld"),
 }
 
 
@@ -186,6 +186,9 @@ def is_settled(method: Any, rounds_unchanged: Tensor, ask: Ask) -> bool:
 
 def note_choices(sums: Sums, rounds_unchanged: Tensor, ask: Ask) -> Tensor:
     """Note cluster sizes and changes of a round; return the rounds without a change."""
+    if ask.is_private:  # each client has the weight 1, and its reports do not leave
+        ask.note("sizes", next(iter(sums.mass.values())))
+        return rounds_unchanged
     changed = int(sums.report["changed"].sum())
     ask.note("sizes", sums.report["members"][0])
     ask.note("changed", changed / len(sums.ids))

@@ -75,6 +75,7 @@ def remember_sketch(
 
 @client(
     weight=Weight(),
+    when=lambda method: getattr(method, "starts_from_updates", True),
     rounds="start",
     secure="only",
     max_calls=lambda method: ITERATIONS * (1 + FOLDS * MAX_CLUSTERS),

@@ -313,6 +313,7 @@ class LocalTable:
                 count_scores=self._count_scores,
                 functions=frozenset(owner.functions) or None,
                 secure=options.secure,
+                only_sums=options.only_sums,
             )
             parts = {name: clients.rows(name, 0) for name in clients.parts}
         self._cached = None  # the encoded rows are all that a run needs

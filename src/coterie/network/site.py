@@ -331,7 +331,9 @@ class NetworkSite:
     def _write_model(self, request: Request, message: Message) -> ReplyBody:
         """Write this client's own model, which does not leave this machine."""
         session = self._session_for(request)
-        policy = replace(session.site.policy, allowed=OWN_MODEL, functions=None, secure=False)
+        policy = replace(
+            session.site.policy, allowed=OWN_MODEL, functions=None, secure=False, only_sums=False
+        )
         exporter = Site(policy, session.site.parts)
         exporter.versions = session.site.versions
         upload, _ = decode(exporter.answer(message), exporter.types)

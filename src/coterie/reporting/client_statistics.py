@@ -77,7 +77,7 @@ def collect_statistics(
         fingerprint: Identifies the data.
         label: The method with settings; "": the method's name.
     """
-    if trained.options.secure:  # clients send no losses and no sketches of their own
+    if trained.options.only_sums:  # clients send no losses and no sketches of their own
         run = None
     roster = trained.roster
     n = len(roster.training_names)

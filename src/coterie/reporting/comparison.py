@@ -301,6 +301,7 @@ def all_columns(comparison: Comparison) -> list[ComparisonColumn]:
         score("unseen", f"unseen_{metric.name}"),
         score(ari.label, ari.name, ari.format),
         *([ComparisonColumn("group sizes", format_group_sizes)] if has_groups else []),
+        score("ε", "epsilon", ".3g"),
         ComparisonColumn(
             "traffic",
             lambda runs: format_bytes(mean(run["bytes_down"] + run["bytes_up"] for run in runs)),
@@ -377,6 +378,12 @@ def describe_comparison_table(comparison: Comparison) -> str:
         if log_loss:
             constant += f", the shares of the classes: log loss {log_loss}"
         parts.append(constant)
+    every_run = [run for same in comparison.runs.values() for run in same]
+    if any("epsilon" in run for run in every_run):
+        parts.append(
+            "ε: the privacy loss of the models, by privacy.jsonl; scores are those of a simulation, "
+            "are not released and not covered by ε"
+        )
     if len(comparison.runs) > 1 and comparison.best:
         parts.append(
             "* best, or level with it: no interval says that another method is better, or the "

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from coterie.core.errors import CoterieError, Option
+from coterie.core.errors import CoterieError, CoterieWarning, Option
 from coterie.core.settings import check_settings, setting
 
 if TYPE_CHECKING:
@@ -86,6 +87,30 @@ class Options:
     secure_min: int = setting(
         3, "with --secure: fewest clients in a sum, and in a group whose model is updated", ge=2
     )
+    dp: str | None = setting(
+        None, "differential privacy for each of these; extra `privacy`", choices=("clients",)
+    )
+    epsilon: float | None = setting(
+        None, "with --dp: the budget ε; training stops before it is exceeded", gt=0
+    )
+    delta: float | None = setting(
+        None, "with --dp: δ, below one divided by the number of clients", gt=0, lt=1
+    )
+    noise_multiplier: float | None = setting(
+        None,
+        "with --dp: noise relative to the largest update; none: follows from ε and δ; 0: no noise, "
+        "no promise",
+        ge=0,
+    )
+    dp_clip: float | str = setting(
+        "auto",
+        "with --dp: clip updates to this norm; auto: the median norm, found in training",
+        gt=0,
+        literals=("auto",),
+    )
+    dp_seed: int | None = setting(
+        None, "with --dp: seed of noise and sampling, for tests; nothing is private then"
+    )
     robust: str = setting("mean", "the aggregation rule", choices=RULES)
     robust_share: float = setting(
         0.25, "share of a cluster's clients that may be hostile, for --robust", ge=0, lt=0.5
@@ -103,6 +128,11 @@ class Options:
         "float32", "floating-point type of models and data", choices=("float32", "float64")
     )
     device: str = setting("cpu", "where models train: cpu, cuda, cuda:1, mps")
+
+    @property
+    def only_sums(self) -> bool:
+        """Whether methods use nothing of single clients, only sums over them."""
+        return self.secure or self.dp == "clients"
 
     @property
     def every(self) -> int:
@@ -160,6 +190,67 @@ def check_run_options(options: Options, method: Algorithm, task: Task, roster: R
         )
     check_enough_rows(roster, options.min_rows_to_report)
     check_secure(options, method, len(roster))
+    check_private(options, method, len(roster))
+
+
+def check_private(options: Options, method: Algorithm, clients: int) -> None:
+    """Check that differential privacy is possible with the method and the other options."""
+    default = Options()
+    private = ("epsilon", "delta", "noise_multiplier", "dp_clip", "dp_seed")
+    if options.dp is None:
+        for name in private:
+            if getattr(options, name) != getattr(default, name):
+                raise CoterieError(
+                    f"{name} does nothing without dp",
+                    "name whom it protects, {}",
+                    options=[Option("dp", "clients")],
+                )
+        return
+    if options.delta is not None and options.delta >= 1 / clients:
+        warnings.warn(
+            CoterieWarning(
+                f"delta is {options.delta:g}, and with {clients} clients such a promise allows to "
+                "publish one of them whole",
+                f"use a delta well below {1 / clients:.2g}",
+            ),
+            stacklevel=2,
+        )
+    if options.dp == "clients":
+        check_private_clients(options, method)
+
+
+def check_private_clients(options: Options, method: Algorithm) -> None:
+    """Check client-level differential privacy."""
+    from coterie.core.declarations import private_obstacle  # loads torch
+
+    default = Options()
+    conflicts = {
+        "robust": options.robust != default.robust,
+        "attack": options.attack is not None,
+        "clip_factor": options.clip_factor not in (default.clip_factor, 0),
+        "client_curves": options.client_curves,
+    }
+    for name, is_given in conflicts.items():
+        if is_given:
+            raise CoterieError(
+                f"{name} needs the update or the scores of each client, and with dp=clients only "
+                "noised sums are used: use one of the two."
+            )
+    if options.stop_after is not None:
+        raise CoterieError(
+            "stop_after would choose the last round by scores that have no noise: leave it out "
+            "with dp."
+        )
+    if options.ranks != default.ranks or options.replay is not None:
+        raise CoterieError("dp runs without ranks and replay: leave these out.")
+    if options.secure and options.engine == "wire":
+        raise CoterieError(
+            "the engine wire does not add noise under secure sums yet: use engine vectorised, or "
+            "one of dp and secure."
+        )
+    obstacle = private_obstacle(method)
+    if obstacle is not None:
+        raise CoterieError(f"{obstacle}: use other settings or another method, or leave out dp.")
 
 
 def check_secure(options: Options, method: Algorithm, clients: int) -> None:

@@ -29,9 +29,11 @@ from torch import Tensor
 from coterie.aggregation.aggregator import RobustRule
 from coterie.aggregation.norm_screening import NormScreening
 from coterie.aggregation.pipeline import Pipeline, SimulatedAttack
+from coterie.aggregation.private_sums import FIRST_CLIP, NoiseSource, PrivateRelease
 from coterie.core import randomness
 from coterie.core.call import pick_clients
 from coterie.core.contract import Algorithm, Stack, Sums, at_round
+from coterie.core.declarations import calls_per_round
 from coterie.core.errors import CoterieError, Diverged
 from coterie.core.params import Params, nbytes
 from coterie.core.task import Task
@@ -51,6 +53,8 @@ from coterie.metrics.scores import (
     scores_per_client,
     secure_evaluation_row,
 )
+from coterie.privacy.differential import make_promise
+from coterie.privacy.ledger import LEDGER, PrivacyLedger
 from coterie.runs.folder import RunFolder
 from coterie.runs.options import Options, check_run_options
 from coterie.runs.tables import remove_tables, write_tables
@@ -110,6 +114,13 @@ class Run:
             min_clients=self.min_clients,
         )
 
+        self.noise = NoiseSource(options.dp_seed)
+        self.samples: dict[int, Tensor] = {}  # the Poisson sample of the current round
+        self.ledger: PrivacyLedger | None = None  # under client-level differential privacy
+        if options.dp == "clients":
+            self._refuse_start(start)
+            self._open_ledger()
+
         self.client_keys = randomness.client_keys(roster.names, options.seed)
         self.all_clients = torch.tensor(sorted(range(len(roster)), key=roster.names.__getitem__))
         # len(roster) counts the training clients; the ids of unseen clients follow theirs
@@ -138,7 +149,7 @@ class Run:
         self.last_save_took = 0.0
         self.saves_every_round = False  # whatever share of the time it takes
 
-        start_method = method.start_secure if options.secure else method.start
+        start_method = method.start_secure if options.only_sums else method.start
         self.state, initial_payload = start_method(task, len(roster), options.seed)
         self.initial_payload_bytes = nbytes(initial_payload)
         self.templates = UploadTemplates(task, roster, method, initial_payload)
@@ -157,8 +168,66 @@ class Run:
 
     @property
     def min_clients(self) -> int | None:
-        """The fewest clients in a sum; None without secure sums."""
-        return self.options.secure_min if self.options.secure else None
+        """The fewest clients in a sum; None if single updates are used."""
+        if self.options.secure:
+            return self.options.secure_min
+        return 0 if self.options.only_sums else None
+
+    # -- differential privacy
+    def _refuse_start(self, start: Any) -> None:
+        if start is not None:
+            raise CoterieError(
+                "a given start comes from data whose privacy loss this run does not know: leave "
+                "out start with dp, or resume the earlier run."
+            )
+
+    def _open_ledger(self) -> None:
+        """Begin the ledger of a new run; `restore` reads that of a resumed one."""
+        options = self.options
+        if self.folder is not None and (self.folder.path / LEDGER).exists():
+            self._use_ledger(PrivacyLedger.read(self.folder.path, None))
+            return
+        calls = calls_per_round(self.method)
+        promise = make_promise(
+            "clients",
+            epsilon=options.epsilon,
+            delta=options.delta,
+            noise_multiplier=options.noise_multiplier,
+            sampling_rate=options.participation,
+            steps=options.rounds + int(calls[0] > 0),
+            clip=None if options.dp_clip == "auto" else float(options.dp_clip),
+            seed=options.dp_seed,
+        )
+        trusted = "the server, which sees updates and adds the noise"
+        if options.secure:
+            trusted = "the server, which sees sums over clients and adds the noise"
+        self._use_ledger(PrivacyLedger(promise, clients=len(self.roster), trusted=trusted))
+
+    def _use_ledger(self, ledger: PrivacyLedger) -> None:
+        self.ledger = ledger
+        promise = ledger.promise
+        self.pipeline.private = PrivateRelease(
+            noise_multiplier=promise.noise_multiplier,
+            expected_clients=promise.sampling_rate * len(self.roster),
+            clip=promise.clip or FIRST_CLIP,
+            is_adaptive=promise.clip is None,
+            calls=calls_per_round(self.method),
+            noise=self.noise,
+            record=ledger.record,
+        )
+        # a round that is repeated after a crash would be counted twice
+        self.saves_every_round = True
+
+    def _stop_before_overspending(self) -> bool:
+        """End training if a further round would exceed the budget; whether it did."""
+        if self.ledger is None or self.ledger.affords():
+            return False
+        log.warning(
+            "stopped after round %d: another round would exceed the privacy budget ε = %g.",
+            self.round, self.ledger.promise.epsilon,
+        )  # fmt: skip
+        self._end_early()
+        return True
 
     # -- the round loop
     def train(self, on_round: OnRound | Sequence[OnRound] | None = None) -> Run:
@@ -179,6 +248,8 @@ class Run:
         with locked, finish_round_on_interrupt() as interrupt, closing_all(on_round) as callbacks:
             if self.folder is not None:  # rounds after the restored checkpoint are repeated
                 self.folder.rewind(self.history, self.options.rounds)
+                if self.ledger is not None and self.ledger.file is None:
+                    self.ledger.create(self.folder.path)
                 remove_tables(self.folder.path)
             self._warn_of_attack()
             for row in self.rounds():
@@ -200,7 +271,7 @@ class Run:
 
     def rounds(self) -> Iterator[Row]:
         """Train to the last round and yield each round's row of metrics."""
-        while not self.ended:
+        while not (self.ended or self._stop_before_overspending()):
             yield self.step()
 
     def stop(self) -> None:
@@ -252,7 +323,9 @@ class Run:
             "free_riders": [self.roster.names[i] for i in sorted(set(ask.free_riders))],
             "absent": len(set(ask.absent)),
         }
-        if self.options.secure:
+        if self.ledger is not None:
+            row["epsilon"] = self.ledger.close_round(r)
+        if self.options.only_sums:
             row |= secure_cluster_row(ask.notes)
         else:
             row |= cluster_row(
@@ -315,6 +388,12 @@ class Run:
 
     def participants(self, r: int) -> Tensor:
         """Return the clients of a round, sorted by name."""
+        if self.ledger is not None:
+            if r not in self.samples:  # drawn once, by the operating system
+                chance = self.noise.uniform(len(self.all_clients), "participants", r)
+                taken = torch.from_numpy(chance < self.ledger.promise.sampling_rate)
+                self.samples = {r: self.all_clients[taken]}
+            return self.samples[r]
         n = max(1, round(self.options.participation * len(self.all_clients)))
         return self._draw(self.all_clients, n, r, "participants")
 
@@ -333,7 +412,7 @@ class Run:
     def groups(self) -> np.ndarray | None:
         """Return the current cluster of each client, int64 [N]; None without clusters."""
         groups = self.method.groups(self.state)
-        if groups is None or self.options.secure:  # then only the clients know
+        if groups is None or self.options.only_sums:  # then only the clients know
             return None
         return hard_labels(groups)
 
@@ -386,7 +465,7 @@ class Run:
         root = ask.root
         shared, per_client = root.method.use(self.state)
         row: Row = {}
-        secure = self.options.secure
+        secure = self.options.only_sums
         splits: dict[Split, str] = {"test": "", "valid": "valid_"}
         for split, prefix in splits.items():
             ids = self.evaluated[self._have_samples(self.evaluated, split)]
@@ -427,7 +506,7 @@ class Run:
 
     def _evaluation_row(self, report: dict[str, Tensor], prefix: str) -> Row:
         kind = self.roster.kind
-        if self.options.secure:
+        if self.options.only_sums:
             return secure_evaluation_row(kind, report, prefix, self.task.loss_unit)
         return evaluation_row(kind, report, prefix)
 
@@ -514,8 +593,22 @@ class Run:
             saved = self.folder.latest(self.types)
         if saved is None:
             return
+        if self.options.dp == "clients":
+            self._use_ledger(PrivacyLedger.read(self.folder.path, saved.head["privacy"]))
         self._restore_snapshot(saved.trees, saved.head)
         self.history = self.folder.rows(until=self.round)
+        self._check_budget()
+
+    def _check_budget(self) -> None:
+        """Refuse to resume a run whose privacy budget is spent."""
+        is_planned = self.round < self.options.rounds
+        if self.ledger is None or not is_planned or self.ledger.affords():
+            return
+        assert self.folder is not None
+        raise CoterieError(
+            f"the privacy budget of {self.folder.path}, ε = {self.ledger.promise.epsilon:g}, is "
+            f"spent after round {self.round}: another round would exceed it."
+        )
 
     def continue_from(self, earlier: Run) -> None:
         """Continue after the last round of an earlier run of the same clients.
@@ -563,6 +656,8 @@ class Run:
             "stopped": self.stopped,
             "has_given_start": self.has_given_start,
         }
+        if self.ledger is not None and self.pipeline.private is not None:
+            head["privacy"] = {**self.ledger.seal(), "clip": self.pipeline.private.clip}
         return trees, head
 
     def _restore_snapshot(self, trees: dict[str, Any], head: dict[str, Any]) -> None:
@@ -581,6 +676,8 @@ class Run:
             self.best_valid_loss = head["best_valid_loss"]
         self.evaluations_without_gain = head["evaluations_without_gain"]
         self.has_given_start = head["has_given_start"]
+        if self.pipeline.private is not None:
+            self.pipeline.private.clip = head["privacy"]["clip"]
 
 
 # ------------------------------------------------------------------------------ callbacks

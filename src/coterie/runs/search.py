@@ -117,6 +117,11 @@ class Search:
         metric: str | None = None,
         **options: Any,
     ) -> None:
+        if options.get("dp") is not None:
+            raise CoterieError(
+                "a search compares scores that have no noise: search on public data, then train "
+                "with dp."
+            )
         self.method, self.fed, self.model, self.over = method, fed, model, over
         self.out = None if out is None else Path(out)
         self.plan = plan

@@ -136,6 +136,7 @@ def create_engine(
             Evaluation(method, options.choose_on),
             options.min_rows_to_report,
             secure_min=options.secure_min if options.secure else None,
+            only_sums=options.only_sums,
         )
     if options.engine == "loop":
         return Loop(task, fed)

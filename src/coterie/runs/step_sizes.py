@@ -53,6 +53,8 @@ def fit_to_curvature(
 
 def can_fit_step_sizes(method: Algorithm, task: Task, roster: Roster, options: Options) -> bool:
     """Return whether step sizes follow from the data: for a linear model on tables."""
+    if options.dp is not None:  # a step size that follows from the rows would reveal them
+        return False
     is_known = roster.schema is not None and task.is_linear
     return is_known and isinstance(method, Local) and not options.paper
 

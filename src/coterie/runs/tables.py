@@ -32,7 +32,7 @@ def write_tables(folder: Path, trained: TrainedRun) -> None:
     Under secure sums groups.csv has the sizes of the groups: only a client knows its own group.
     """
     sizes = trained.history[-1].get("sizes")
-    if trained.options.secure and sizes is not None:
+    if trained.options.only_sums and sizes is not None:
         write_text(folder / GROUPS, as_csv(("group", "clients"), enumerate(sizes)))
     if trained.hard_groups is not None:
         write_text(folder / GROUPS, as_csv(GROUP_COLUMNS, group_rows(trained)))

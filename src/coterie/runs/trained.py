@@ -78,7 +78,7 @@ class TrainedRun:
 
         None under secure sums, too, where only the clients know.
         """
-        return None if self.options.secure else self.method.groups(self.state)
+        return None if self.options.only_sums else self.method.groups(self.state)
 
     @property
     def finds_groups(self) -> bool:
