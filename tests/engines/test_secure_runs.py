@@ -211,5 +211,5 @@ def test_ask_refuses_more_than_sums():
     ask = run.round_context(1)
     with pytest.raises(ct.CoterieError, match="cannot run where only sums are known"):
         ask(run.method.train, shared=run.state, reduce="stack")
-    with pytest.raises(ct.CoterieError, match="cannot run under secure sums"):
+    with pytest.raises(ct.CoterieError, match="cannot run where only sums are known"):
         ask(ask.root.losses, shared=run.state)
