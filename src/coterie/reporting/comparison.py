@@ -381,8 +381,8 @@ def describe_comparison_table(comparison: Comparison) -> str:
     every_run = [run for same in comparison.runs.values() for run in same]
     if any("epsilon" in run for run in every_run):
         parts.append(
-            "ε: the privacy loss of the models, by privacy.jsonl; it does not cover the scores, which "
-            "are those of a simulation and not released"
+            "ε: the privacy loss of the models, by privacy.jsonl; it does not cover the scores, "
+            "which are those of a simulation and not released"
         )
     if len(comparison.runs) > 1 and comparison.best:
         parts.append(
