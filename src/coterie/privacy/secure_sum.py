@@ -4,7 +4,8 @@ Bonawitz, Ivanov, Kreuter, Marcedone, McMahan, Patel, Ramage, Segal, Seth: Pract
 aggregation for privacy-preserving machine learning. CCS 2017; against an honest but curious server.
 
     stage     a client receives           a client sends
-    keys                                  two X25519 keys, signed with its registered key
+    keys                                  two X25519 keys and a commitment to b_i, signed with its
+                                          registered key
     shares    the keys of all clients     Shamir shares of its mask seed b_i and of its masking key,
                                           encrypted for each client
     masked    the shares meant for it     x_i + PRG(b_i) + Σ_{j<i} PRG(s_ij) − Σ_{j>i} PRG(s_ij)
@@ -71,7 +72,18 @@ class SignedKeys(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
     channel: bytes
     masking: bytes
+    commitment: bytes  # to the mask seed, so that the server notices damaged shares
     signature: bytes
+
+    @property
+    def content(self) -> bytes:
+        """What is signed."""
+        return self.channel + self.masking + self.commitment
+
+    @property
+    def has_right_lengths(self) -> bool:
+        """Whether keys and commitment have 32 bytes each."""
+        return {len(self.channel), len(self.masking), len(self.commitment)} == {KEY}
 
 
 class Lists(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -117,6 +129,12 @@ class SumClient:
         self.channel = X25519PrivateKey.generate()
         self.masking = X25519PrivateKey.generate()
         self.seed = os.urandom(KEY)
+        self.published = SignedKeys(
+            channel=self.channel.public_key().public_bytes_raw(),
+            masking=self.masking.public_key().public_bytes_raw(),
+            commitment=commit(self.seed),
+            signature=b"",
+        )
         self.peers: dict[str, SignedKeys] = {}
         self.held: dict[str, HeldShares] = {}  # by the client whose secrets are shared
         self.next = 0  # the stage that comes next
@@ -129,10 +147,8 @@ class SumClient:
     def publish(self) -> bytes:
         """Stage "keys": the public keys, signed."""
         self._begin_stage("keys")
-        channel = self.channel.public_key().public_bytes_raw()
-        masking = self.masking.public_key().public_bytes_raw()
-        signature = self.identity.sign(self._signed(channel, masking))
-        return msgspec.msgpack.encode(SignedKeys(channel, masking, signature))
+        signature = self.identity.sign(self._signed(self.published))
+        return msgspec.msgpack.encode(msgspec.structs.replace(self.published, signature=signature))
 
     def share(self, published: bytes) -> bytes:
         """Stage "shares": the encrypted shares for each client, by name."""
@@ -145,11 +161,10 @@ class SumClient:
         if self.name not in self.peers:
             raise SiteRefusal("the secure sum is one of other clients")
         for name, peer in self.peers.items():
-            if len(peer.channel) != KEY or len(peer.masking) != KEY:
+            if not peer.has_right_lengths:
                 raise SiteRefusal(UNREADABLE)
-            self.identity.verify(name, self._signed(peer.channel, peer.masking), peer.signature)
-        own = self.peers[self.name]
-        if own.masking != self.masking.public_key().public_bytes_raw():
+            self.identity.verify(name, self._signed(peer), peer.signature)
+        if self.peers[self.name].content != self.published.content:
             raise SiteRefusal("the secure sum lists another key of this site")
         members = sorted(self.peers)
         seeds = split_secret(self.seed, self.threshold, members)
@@ -215,8 +230,8 @@ class SumClient:
             raise SiteRefusal("a stage of the secure sum comes out of order, or again")
         self.next += 1
 
-    def _signed(self, channel: bytes, masking: bytes) -> bytes:
-        return b"coterie secure sum" + self.context + channel + masking
+    def _signed(self, keys: SignedKeys) -> bytes:
+        return b"coterie secure sum" + self.context + keys.content
 
     def _channel_key(self, name: str) -> bytes:
         return _agree(self.channel, self.peers[name].channel, self.context + b"channel")
@@ -266,9 +281,11 @@ def run_secure_sum(
     published: dict[str, SignedKeys] = {}
     for name, raw in keys.items():
         try:
-            published[name] = _decode(raw, SignedKeys)
+            decoded = _decode(raw, SignedKeys)
         except SiteRefusal:
             continue
+        if decoded.has_right_lengths:
+            published[name] = decoded
     _require(len(published), t)
     everyone = msgspec.msgpack.encode({name: keys[name] for name in published})
     letters: dict[str, dict[str, bytes]] = {}
@@ -306,20 +323,46 @@ def run_secure_sum(
         if opening.seeds.keys() == set(survived) and opening.keys.keys() == set(dropped):
             openings.append(opening)
     _require(len(openings), t)
-    openings = openings[:t]
     for name in survived:
-        seed = combine_shares([opening.seeds[name] for opening in openings])
+        shares = [opening.seeds[name] for opening in openings]
+        seed = recover(shares, t, commit, published[name].commitment)
         total = total - mask_stream(derive(seed, b"self"), size)
     for name in dropped:
-        raw_key = combine_shares([opening.keys[name] for opening in openings])
+        shares = [opening.keys[name] for opening in openings]
+        raw_key = recover(shares, t, public_key, published[name].masking)
         key = X25519PrivateKey.from_private_bytes(raw_key)
-        if key.public_key().public_bytes_raw() != published[name].masking:
-            raise SumFailed("the shares of a client's key are damaged")
         for other in survived:
-            agreed = _agree(key, published[other].masking, context + b"mask")
+            try:
+                agreed = _agree(key, published[other].masking, context + b"mask")
+            except SiteRefusal as e:
+                raise SumFailed(str(e)) from e
             pairwise = mask_stream(agreed, size)
             total = total - pairwise if other > name else total + pairwise
     return SecureSum(total, survived, received)
+
+
+def recover(
+    shares: list[bytes], t: int, publish: Callable[[bytes], bytes], published: bytes
+) -> bytes:
+    """The secret of some of these shares; one of them may be damaged if there are over t.
+
+    Args:
+        shares: At least t.
+        t: The number that determines the secret.
+        publish: What a client publishes of its secret.
+        published: What this client published.
+
+    Raises:
+        SumFailed: No choice that leaves out at most one share gives the secret.
+    """
+    choices = [shares[:t]]
+    if len(shares) > t:
+        choices += [[*shares[:i], *shares[i + 1 : t + 1]] for i in range(t)]
+    for choice in choices:
+        secret = combine_shares(choice)
+        if secret is not None and publish(secret) == published:
+            return secret
+    raise SumFailed("the shares of a client's mask are damaged")
 
 
 def _require(clients: int, t: int) -> None:
@@ -339,6 +382,16 @@ def derive(secret: bytes, purpose: bytes) -> bytes:
     return HKDF(hashes.SHA256(), KEY, None, purpose).derive(secret)
 
 
+def commit(seed: bytes) -> bytes:
+    """A commitment to a mask seed, which reveals nothing about 32 random bytes."""
+    return derive(seed, b"commitment")
+
+
+def public_key(private: bytes) -> bytes:
+    """The public key of a private one."""
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
 def _agree(private: X25519PrivateKey, public: bytes, purpose: bytes) -> bytes:
     try:
         return derive(private.exchange(X25519PublicKey.from_public_bytes(public)), purpose)
@@ -355,16 +408,18 @@ def split_secret(secret: bytes, t: int, members: list[str]) -> dict[str, bytes]:
     }
 
 
-def combine_shares(shares: list[bytes]) -> bytes:
-    """The secret of t shares."""
+def combine_shares(shares: list[bytes]) -> bytes | None:
+    """The secret of t shares; None if they are malformed."""
     numbers = [int.from_bytes(share[:2], "big") for share in shares]
+    if any(len(share) != 2 + KEY for share in shares):
+        return None
     try:
         return b"".join(
             bytes(Shamir.combine([(n, s[i : i + HALF]) for n, s in zip(numbers, shares)], False))
             for i in (2, 2 + HALF)
         )
-    except ValueError as e:
-        raise SumFailed("the shares of a client are damaged") from e
+    except ValueError:  # two have one number
+        return None
 
 
 def _decode(raw: bytes, kind: type[T]) -> T:
