@@ -23,6 +23,7 @@ METHODS = {
     "ditto": ct.Ditto(),
     "pfedme": ct.PFedMe(),
     "perfedavg": ct.PerFedAvg(),
+    "mr-mtl": ct.MRMTL(),
     "l2sgd": ct.L2SGD(),
     "fedbcd": ct.FedBCD(),
     "fedper": ct.FedPer(),
