@@ -781,3 +781,8 @@ def test_rotated_digits_are_found(seeds: range) -> None:
         )
         aris.append(result.history[-1]["ari"])
     assert sum(ari < 1.0 for ari in aris) <= len(seeds) // 10, aris
+
+
+def test_something_must_differ_between_clusters() -> None:
+    with pytest.raises(ct.CoterieError, match="share names all layers"):
+        ct.run(ct.IFCA(clusters=2, share=("weight", "bias")), lines().fed, lines().model, rounds=1)

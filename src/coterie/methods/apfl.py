@@ -97,7 +97,7 @@ class APFL(FedAvg):
 
         return walk(me, data.batches(self), step)
 
-    def round(self, model: Params, ask: Ask) -> Params:
+    def round(self, model: Params, ask: Ask) -> Params:  # type: ignore[override]
         sums = ask(self.train, shared=model, stream="train", started_from={"model": model})
         if "alpha" in sums.report and len(sums.ids):
             a = sums.report["alpha"]

@@ -44,8 +44,9 @@ class Ditto(FedAvg):
     lam: float = setting(0.5, "strength λ of the pull towards the global model", ge=0)
     join_rounds: int = setting(50, "rounds in whose steps a new client trains its model", ge=1)
 
-    def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Params]:
-        return task.inits(seed, 1), task.init(seed)
+    def start(self, task: Task, clients: int, seed: int) -> tuple[Any, Params]:
+        state, _ = super().start(task, clients, seed)
+        return state, task.init(seed)
 
     def enroll(self, task: Task, initial_payload: Params, data: Data) -> Params:
         return initial_payload

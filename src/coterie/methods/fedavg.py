@@ -9,13 +9,13 @@ Algorithm 1.
 
 Differences from the paper: `weighted=False` averages clients instead of samples, as IFCA does. The
 method `fedavg-ft` evaluates the global model after some more local steps on the client's training
-rows.
+rows. `server_optimizer` follows the mean update by Adam and the like (optim/server.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,10 +24,18 @@ from coterie.core.contract import Algorithm, Ask, Data, Local, Upload, Weight, c
 from coterie.core.params import Params, pick
 from coterie.core.task import Task
 from coterie.optim import descend, descend_from
+from coterie.optim.server import ServerOptimizer, ServerSlots, takes_server_step
+
+
+class OptimizedModel(NamedTuple):
+    """The server's state with a server optimizer; without one it is the model alone."""
+
+    model: Params
+    slots: ServerSlots
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(Local, Algorithm):
+class FedAvg(ServerOptimizer, Local, Algorithm):
     """One global model: local steps on every client, then the mean of their models.
 
     Args:
@@ -46,8 +54,10 @@ class FedAvg(Local, Algorithm):
 
     weighted: bool = setting(True, "weight clients by their numbers of rows, n_k")
 
-    def start(self, task: Task, clients: int, seed: int) -> tuple[Params, Any]:
-        return task.inits(seed, 1), ()
+    def start(self, task: Task, clients: int, seed: int) -> tuple[Params | OptimizedModel, Any]:
+        model = task.inits(seed, 1)
+        slots = self.server_slots(model)
+        return OptimizedModel(model, slots) if slots else model, ()
 
     @client(weight=Weight(rows="weighted"), rounds="later")
     def train(
@@ -62,20 +72,40 @@ class FedAvg(Local, Algorithm):
             return data.size[None]
         return torch.ones_like(data.size)[None]
 
-    def round(self, model: Params, ask: Ask) -> Params:
+    @takes_server_step
+    def round(self, state: Params | OptimizedModel, ask: Ask) -> Params | OptimizedModel:
+        model = model_of(state)
         sums = ask(self.train, shared=model, stream="train", started_from={"model": model})
-        return sums.mean("model", empty=model)  # Σ (n_k/n) w_k
+        mean = sums.mean("model", empty=model)  # Σ (n_k/n) w_k
+        slots = state.slots if isinstance(state, OptimizedModel) else self.server_slots(model)
+        mass = dict.fromkeys(model, sums.mass["model"])
+        model, slots = self.server_step(ask.task, model, mean, slots, mass)
+        return OptimizedModel(model, slots) if slots else model
+
+    def use(self, state: Params | OptimizedModel) -> tuple[Any, Any]:
+        return model_of(state), ()
 
     def model(
         self, task: Task, shared: Params, per_client: Any, private: Any, data: Data
     ) -> Params:
         return pick(shared, 0)
 
-    def centres(self, model: Params) -> Params | None:
+    def centres(self, state: Params | OptimizedModel) -> Params | None:
         """The global model as a single cluster; None for subclasses with personal models."""
         if type(self).model is not FedAvg.model:
             return None
-        return model
+        return model_of(state)
+
+    def check(self, task: Task, sizes: Tensor) -> None:
+        super().check(task, sizes)
+        self.check_server_optimizer()
+
+
+def model_of(state: Params | OptimizedModel) -> Params:
+    """The global model of a server state."""
+    if isinstance(state, OptimizedModel):
+        return state.model
+    return state
 
 
 @dataclass(frozen=True, kw_only=True)

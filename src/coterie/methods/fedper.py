@@ -77,7 +77,7 @@ class FedPer(FedAvg):
         new_own = {k: w[k] for k in own}
         return Upload({"base": new_base}, self.weight(data), {}), new_own
 
-    def round(self, model: Params, ask: Ask) -> Params:
+    def round(self, model: Params, ask: Ask) -> Params:  # type: ignore[override]
         _, base = self.split(ask.task, model)
         sums = ask(self.train, shared=model, stream="train", started_from={"base": base})
         return {**model, **sums.mean("base", empty=base)}  # W_B = Σ γ_j W_Bj

@@ -30,6 +30,7 @@ from coterie.core.errors import CoterieError
 from coterie.core.params import flatten, pick, repeated
 from coterie.core.task import Task
 from coterie.methods.grouped import GroupedFedAvg, GroupedState
+from coterie.optim.server import takes_server_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,7 @@ class FLHC(GroupedFedAvg):
     def start(self, task: Task, clients: int, seed: int) -> tuple[GroupedState, Any]:
         return GroupedState(task.inits(seed, 1), torch.zeros(clients, dtype=torch.long)), ()
 
+    @takes_server_step
     def round(self, state: GroupedState, ask: Ask) -> GroupedState:
         if ask.round == self.warm + 1:
             return self.cluster(state, ask)

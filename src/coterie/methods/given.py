@@ -26,6 +26,7 @@ from coterie.core.errors import CoterieError, Option
 from coterie.core.params import repeated
 from coterie.core.task import Task
 from coterie.methods.grouped import GroupedFedAvg, GroupedState
+from coterie.optim.server import takes_server_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,5 +64,6 @@ class Given(GroupedFedAvg):
         places = [names.index(name) for name in self.given] or [0] * clients
         return GroupedState(repeated(task.init(seed), len(names)), torch.tensor(places)), ()
 
+    @takes_server_step
     def round(self, state: GroupedState, ask: Ask) -> GroupedState:
         return self.train_clusters(state, ask)

@@ -24,6 +24,7 @@ from coterie.core.contract import (
 from coterie.core.params import Params, count, pick, unstack
 from coterie.core.task import Task
 from coterie.optim import descend
+from coterie.optim.server import ServerOptimizer, ServerSlots
 
 
 def choose_number(
@@ -43,9 +44,10 @@ class GroupedState(NamedTuple):
 
     centres: Params  # every leaf [K, ...]; K may grow
     group: Tensor  # int64 [N], −1: not yet assigned
+    slots: ServerSlots | tuple[()] = ()  # of the server optimizer, from the first round on
 
 
-class GroupedFedAvg(Local, Algorithm):
+class GroupedFedAvg(ServerOptimizer, Local, Algorithm):
     """FedAvg inside each cluster.
 
     A client gets only the model of its cluster. One without a cluster first reports which model has
@@ -92,7 +94,11 @@ class GroupedFedAvg(Local, Algorithm):
             stream="train",
             started_from={"model": state.centres},
         )
-        return state._replace(centres=sums.mean("model", empty=state.centres))
+        slots = state.slots or self.server_slots(state.centres)
+        means = sums.mean("model", empty=state.centres)
+        mass = dict.fromkeys(means, sums.mass["model"])
+        centres, slots = self.server_step(ask.task, state.centres, means, slots, mass)
+        return state._replace(centres=centres, slots=slots)
 
     def assigned_centres(self, state: GroupedState, ids: Tensor) -> Rows:
         """(cluster model, one-hot cluster) of every client, the `per_client` of `train`."""
@@ -116,3 +122,7 @@ class GroupedFedAvg(Local, Algorithm):
 
     def groups(self, state: GroupedState) -> Tensor:
         return state.group
+
+    def check(self, task: Task, sizes: Tensor) -> None:
+        super().check(task, sizes)
+        self.check_server_optimizer()

@@ -73,6 +73,7 @@ from coterie.methods import held_out, held_out_sums, ifca_sums, sketch_sums
 from coterie.methods.ifca_starts import INITS, MAX_DRAWS, find_start, initial_centres
 from coterie.methods.sketch_sums import SecureClientState as SecureClientState
 from coterie.optim import descend, descend_from, each, gradient
+from coterie.optim.server import ServerOptimizer, ServerSlots, takes_server_step
 
 
 class IFCAState(NamedTuple):
@@ -81,10 +82,11 @@ class IFCAState(NamedTuple):
     centres: Params  # θ_j
     group: Tensor  # int64 [N], the last cluster of each client; −1 before its first round
     rounds_unchanged: Tensor  # int64 [], rounds since the last client changed cluster
+    slots: ServerSlots | tuple[()] = ()  # of the server optimizer, if there is one
 
 
 @dataclass(frozen=True, kw_only=True)
-class IFCA(Local, Algorithm):
+class IFCA(ServerOptimizer, Local, Algorithm):
     """Each client trains the cluster model with the smallest loss on its rows.
 
     A cluster model is the mean over the clients that chose it.
@@ -232,7 +234,8 @@ class IFCA(Local, Algorithm):
     # ------------------------------------------------------------------ Algorithm 2, the server
     def start(self, task: Task, clients: int, seed: int) -> tuple[IFCAState, Any]:
         centres = initial_centres(self, task, seed)
-        return IFCAState(centres, torch.full((clients,), -1), torch.tensor(0)), ()
+        slots = self.server_slots(centres)
+        return IFCAState(centres, torch.full((clients,), -1), torch.tensor(0), slots), ()
 
     def start_secure(self, task: Task, clients: int, seed: int) -> tuple[Any, Any]:
         if self.clusters == "auto" and self.auto_by != held_out.RULE:
@@ -249,10 +252,11 @@ class IFCA(Local, Algorithm):
     def begin(self, state: IFCAState, ask: Ask) -> IFCAState:
         if ask.is_secure:
             centres = ifca_sums.find_start_from_sums(self, state.centres, len(state.group), ask)
-            return state._replace(centres=centres)
+            return state._replace(centres=centres, slots=self.server_slots(centres))
         centres, group = find_start(self, state.centres, state.group, ask)
-        return state._replace(centres=centres, group=group)
+        return state._replace(centres=centres, group=group, slots=self.server_slots(centres))
 
+    @takes_server_step
     def round(self, state: IFCAState, ask: Ask) -> IFCAState:
         if ask.is_secure:
             return self.round_from_sums(state, ask)
@@ -261,8 +265,8 @@ class IFCA(Local, Algorithm):
         group, rounds_unchanged = update_groups(state.group, state.rounds_unchanged, sums)
         if len(settled):
             sums = sums.plus(self.train_assigned(state.centres, settled, group, ask))
-        centres = self.update_centres(state.centres, sums, len(group))
-        return IFCAState(centres, group, rounds_unchanged)
+        centres, slots = self.follow(state, sums, ask)
+        return IFCAState(centres, group, rounds_unchanged, slots)
 
     def round_from_sums(self, state: IFCAState, ask: Ask) -> IFCAState:
         """`round` under secure sums: nobody but the client knows its cluster."""
@@ -277,8 +281,20 @@ class IFCA(Local, Algorithm):
             started_from=self.started_from(state.centres),
         )
         unchanged = ifca_sums.note_choices(sums, state.rounds_unchanged, ask)
-        centres = self.update_centres(state.centres, sums, len(state.group))
-        return IFCAState(centres, state.group, unchanged)
+        centres, slots = self.follow(state, sums, ask)
+        return IFCAState(centres, state.group, unchanged, slots)
+
+    def follow(
+        self, state: IFCAState, sums: Sums, ask: Ask
+    ) -> tuple[Params, ServerSlots | tuple[()]]:
+        """The centres after a round's uploads, and the state of the server optimizer."""
+        means = self.update_centres(state.centres, sums, len(state.group))
+        mass = {
+            name: sums.mass[part]
+            for part, layers in self.split_layers(state.centres).items()
+            for name in layers
+        }
+        return self.server_step(ask.task, state.centres, means, state.slots, mass)
 
     train_own = ifca_sums.train_own
 
@@ -476,8 +492,15 @@ class IFCA(Local, Algorithm):
     # ------------------------------------------------------------------ settings
     def check(self, task: Task, sizes: Tensor) -> None:
         super().check(task, sizes)
+        self.check_server_optimizer()
         self._check_start()
-        check_layer_names("share", self.share, list(task.init(0)))
+        names = list(task.init(0))
+        check_layer_names("share", self.share, names)
+        if all(is_named(name, self.share) for name in names):
+            raise CoterieError(
+                f"share names all layers ({', '.join(names)}), so that clusters would not differ: "
+                "name fewer, or use fedavg."
+            )
         if self.resample and (self.batch is not None or self.local_epochs is not None):
             raise CoterieError(
                 "resample divides the rows itself and takes full-batch local_steps: "

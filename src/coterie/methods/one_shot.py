@@ -47,6 +47,7 @@ from coterie.core.task import Task
 from coterie.methods import held_out
 from coterie.methods.grouped import GroupedFedAvg, GroupedState, choose_number
 from coterie.optim import descend
+from coterie.optim.server import takes_server_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +146,7 @@ class OneShot(GroupedFedAvg):
         ask.note("k_means_iterations", result.iterations)
         return result.labels
 
+    @takes_server_step
     def round(self, state: GroupedState, ask: Ask) -> GroupedState:
         return self.train_clusters(state, ask)  # line 3
 
