@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError, Diverged
 from coterie.data import Federation
-from coterie.metrics import METRICS
+from coterie.metrics import METRICS, Row
 from coterie.reporting.comparison import (
     Comparison,
     average,
     comparison_table,
     describe_comparison_table,
     describe_diverged,
+    group_references,
     spread,
 )
 from coterie.reporting.comparison import compare as compare_records
@@ -25,6 +27,7 @@ from coterie.reporting.run_records import group_by_label, load_runs
 from coterie.reporting.text import TextTable
 from coterie.reporting.verdict import describe_verdict
 from coterie.result import Result, report
+from coterie.runs.references import fit_references, write_references
 from coterie.runs.run import OnRound
 from coterie.runs.start import Model, check_is_method, prepare_run
 
@@ -39,6 +42,7 @@ class MethodComparison:
 
     Args:
         results: The trained runs, of every method and seed.
+        references: Rows of models with all rows in one place, as `ct.compare` fits them.
 
     Example:
         >>> import coterie as ct
@@ -51,14 +55,18 @@ class MethodComparison:
         \\begin{tabular}
     """
 
-    def __init__(self, results: Sequence[Result]) -> None:
+    def __init__(self, results: Sequence[Result], references: Sequence[Row] = ()) -> None:
         self.results = list(results)
+        self.references = list(references)
 
     @cached_property
     def comparison(self) -> Comparison:
         """The statistics, as in `coterie compare` and the report."""
         records, _ = load_runs([result.source for result in self.results])
-        return compare_records(group_by_label(records))
+        compared = compare_records(group_by_label(records))
+        if not self.references:  # those in the folder of the runs, if there are any
+            return compared
+        return replace(compared, references=group_references(self.references))
 
     @property
     def verdict(self) -> str:
@@ -171,6 +179,7 @@ def compare(
     seeds: int | Sequence[int] = 1,
     out: str | Path | None = None,
     on_round: OnRound | Sequence[OnRound] | None = None,
+    references: bool = False,
     **options: Any,
 ) -> MethodComparison:
     """Train methods on the same data and compare their scores.
@@ -184,6 +193,10 @@ def compare(
         seeds: A number of seeds, which are then 0, 1, …, or a list of them.
         out: A folder for the runs, `out/METHOD/seed-N`; None: the runs stay in memory.
         on_round: As in `ct.run`, for every run.
+        references: Also fit models with all rows in one place, where samples are rows of columns:
+            ridge or logistic regression, gradient boosting and, if statsmodels is installed, a
+            linear mixed model. They are shown, but not ranked; the report shows them if `out` is
+            given.
         **options: As in `ct.run`: rounds, participation and others.
 
     Returns:
@@ -213,8 +226,11 @@ def compare(
     numbers = range(seeds) if isinstance(seeds, int) else seeds
     folders = folder_names(methods)
     results = []
+    fitted: list[Row] = []
     for seed in numbers:
         data = fed(seed) if callable(fed) else fed
+        if references:
+            fitted += fit_references(data, seed)
         for method, folder in zip(methods, folders):
             place = None if out is None else Path(out) / folder / f"seed-{seed}"
             run = prepare_run(method, data, model, out=place, seed=seed, **options)
@@ -223,7 +239,9 @@ def compare(
             except Diverged as e:
                 log.warning("%s, seed %d: %s", folder, seed, e)
             results.append(Result.of(run))
-    return MethodComparison(results)
+    if out is not None:
+        write_references(Path(out), fitted)
+    return MethodComparison(results, fitted)
 
 
 def folder_names(methods: Sequence[Algorithm]) -> list[str]:

@@ -33,6 +33,7 @@ from coterie.reporting import report as write_report
 from coterie.reporting.comparison import has_diverged
 from coterie.result import Result
 from coterie.runs.config import encode_readable
+from coterie.runs.references import read_references
 from coterie.runs.run import Run
 from coterie.runs.run_list import create_missing_runs, find_runs
 from coterie.runs.search import SEARCH_FILE, format_flag
@@ -175,10 +176,11 @@ def collect(outcomes: Iterable[Result | Diverged]) -> tuple[list[Row], list[Dive
 
 def conclude(rows: list[Row], failures: list[Diverged], base: Path, as_json: bool) -> int:
     """Print the table or the JSON document, and the folder; raise an error if a run diverged."""
+    references = read_references(base)
     if as_json:
-        print_json(rows, failures)
+        print_json(rows, failures, references)
     elif rows:
-        print_table([{**row, "method": title_of(row)} for row in rows])
+        print_table([{**row, "method": title_of(row)} for row in rows], references)
         if "tuned" in rows[0]:
             print(
                 "The values after a method's name were chosen on a validation split, with one "

@@ -138,11 +138,23 @@ class TuneFlags:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReferenceFlags:
+    """The models that `compare` shows beside its methods."""
+
+    references: bool | None = setting(
+        None,
+        "fit reference models with all rows in one place: ridge or logistic regression, gradient "
+        "boosting, a linear mixed model; none: for tables, if no methods are named",
+    )
+
+
 def run_flags(command: str) -> list[Flag]:
     """Return the flags of `run`, `compare` or `search` without the methods' hyper-parameters."""
     flags = flags_of(RunFlags, "data, model and output") + flags_of(Options, "the run")
     if command == "search":
         return flags_of(SearchFlags, "values to try") + flags
     if command == "compare":
+        flags += flags_of(ReferenceFlags, "the comparison")
         return flags_of(TuneFlags, "values to try") + flags
     return flags

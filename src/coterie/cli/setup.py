@@ -33,6 +33,7 @@ from coterie.cli.run_flags import (
     SETTLED,
     UNTIL_SETTLED,
     DataFlags,
+    ReferenceFlags,
     RunFlags,
     SearchFlags,
     run_flags,
@@ -66,6 +67,7 @@ class Setup(NamedTuple):
     grids: dict[str, Grid]  # by method, the values to try: of --over or --tune
     random: int | None = None  # number of random combinations to try; None: all
     is_recommended: bool = False  # a comparison without names of methods
+    references: bool | None = None  # whether to fit reference models; None: if recommended
 
     @property
     def ranks(self) -> int:
@@ -202,6 +204,7 @@ def read_setup(command: str, names: list[str], argv: list[str]) -> Setup:
         grids=grids,
         random=given.make(SearchFlags).random,
         is_recommended=is_recommended,
+        references=given.make(ReferenceFlags).references,
     )
 
 

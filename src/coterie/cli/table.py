@@ -128,8 +128,10 @@ def doubtful_members(result: Result) -> dict[str, float] | None:
 
 
 # ------------------------------------------------------------------------------ JSON
-def print_json(runs: Sequence[Row], failures: Sequence[Diverged]) -> None:
-    """Print runs, means over seeds and failures as one JSON document."""
+def print_json(
+    runs: Sequence[Row], failures: Sequence[Diverged], references: Sequence[Row] = ()
+) -> None:
+    """Print runs, means over seeds, references and failures as one JSON document."""
     methods = {}
     conclusions: list[str] = []
     if runs:
@@ -141,6 +143,7 @@ def print_json(runs: Sequence[Row], failures: Sequence[Diverged]) -> None:
         "runs": [{k: v for k, v in run.items() if k not in NOT_PRINTED} for run in runs],
         "methods": methods,
         "conclusions": conclusions,
+        "references": references,
         "failures": [str(failure) for failure in failures],
     }
     print(encode_readable(document), end="")
@@ -178,9 +181,9 @@ def print_rich_table(table: Table) -> None:
     print("\n".join(line.rstrip() for line in plain.get().rstrip().splitlines()))
 
 
-def print_table(runs: Sequence[Row]) -> None:
-    """Print one line per method, the meaning of the columns, and conclusions."""
-    comparison = compare_rows(runs)
+def print_table(runs: Sequence[Row], references: Sequence[Row] = ()) -> None:
+    """Print one line per method and reference, the meaning of the columns, and conclusions."""
+    comparison = compare_rows(runs, references)
     content = comparison_table(comparison)
     table = new_table()
     table.add_column(content.head[0])

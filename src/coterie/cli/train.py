@@ -23,12 +23,14 @@ from coterie.core.user_file import DIGITS, file_hashes
 from coterie.data import Federation
 from coterie.data.misleading import find_misleading
 from coterie.engines.plan import Plan, plan_for
+from coterie.metrics import Row
 from coterie.ranks.launch import RankLost
 from coterie.result import Result
 from coterie.runs.config import Origin
 from coterie.runs.folder import RunFolder, ensure_free, ensure_not_training, lock_folder
 from coterie.runs.load import clear_data_cache, load_cached_data, load_run
 from coterie.runs.options import Options
+from coterie.runs.references import fit_references, write_references
 from coterie.runs.run import Interrupted, Run
 from coterie.runs.run_list import (
     LIST,
@@ -75,12 +77,24 @@ def create_runs(setup: Setup, server: RankServer | None = None) -> tuple[Path, l
         base = setup.folder()  # only now: nothing is written before all checks have passed
         run.folder = job.create_folder(base)
         return base, [run]
-    planned = [
-        ListedRun(folder, make_job(setup, name, seed).config()) for folder, name, seed in runs
-    ]
+    planned, references = [], []
+    for number, (folder, name, seed) in enumerate(runs, 1):
+        planned.append(ListedRun(folder, make_job(setup, name, seed).config()))
+        if number % len(setup.methods) == 0:  # the last run on the data of this seed
+            references += find_references(setup, seed)
     base = setup.folder()
     create_run_list(base, planned)
+    write_references(base, references)
     return base, [*create_missing_runs(base)]
+
+
+def find_references(setup: Setup, seed: int) -> list[Row]:
+    """Fit the reference models of a comparison to the data of a seed; none if not asked for."""
+    fed = load_cached_data(**setup.data_arguments(seed))
+    is_asked = setup.references
+    if is_asked is None:
+        is_asked = setup.is_recommended and fed.schema is not None
+    return fit_references(fed, seed) if is_asked else []
 
 
 def leave_out_methods(setup: Setup) -> Setup:

@@ -30,6 +30,7 @@ from coterie.reporting.text import (
     join_names,
 )
 from coterie.runs.folder import RunFolder
+from coterie.runs.references import read_references
 from coterie.runs.run import Run, to_arrays
 
 MIN_R2 = -10  # runs below have diverged
@@ -105,6 +106,8 @@ class Comparison:
     metric: str  # that decides: "log_loss" or "mse"; "accuracy" if the runs stored no loss
     runs: Mapping[str, Sequence[Row]]  # by method: final scores and total cost, one row per seed
     by_site: Mapping[str, BySeed] = field(default_factory=dict)  # by method: `metric` per site
+    # by name: models with all rows in one place, which are shown, but not ranked
+    references: Mapping[str, Sequence[Row]] = field(default_factory=dict)
 
     @property
     def higher_is_better(self) -> bool:
@@ -191,15 +194,32 @@ def compare(methods: Methods) -> Comparison:
             scores = site_scores(run.training_names, load_client_scores(run), metric)
             if scores is not None:
                 by_site.setdefault(label, {})[run.seed] = scores
-    return Comparison(metric, runs, by_site)
+    return Comparison(metric, runs, by_site, group_references(find_references(methods)))
 
 
-def compare_rows(runs: Sequence[Row]) -> Comparison:
+def find_references(methods: Methods) -> list[Row]:
+    """Return the references of a comparison in folders, for the seeds of its runs."""
+    every = [run for same in methods.values() for run in same]
+    seeds = {run.seed for run in every}
+    folders = [run.home.parent for run in every if run.home is not None]
+    if not folders or set(folders) != {folders[0]}:
+        return []  # runs of several commands
+    return [row for row in read_references(folders[0]) if row["seed"] in seeds]
+
+
+def group_references(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return the rows of each reference, one per seed."""
+    names = dict.fromkeys(row["method"] for row in rows)
+    return {name: [row for row in rows if row["method"] == name] for name in names}
+
+
+def compare_rows(runs: Sequence[Row], references: Sequence[Row] = ()) -> Comparison:
     """Compare runs given as flat rows.
 
     Args:
         runs: Rows with "method", "seed", scores and costs. "by_site" holds the scores by site and
             may be missing.
+        references: Rows of `coterie.runs.references`.
     """
     methods: dict[str, list[Row]] = {}
     by_site: dict[str, dict[int, ScoresBySite]] = {}
@@ -208,7 +228,7 @@ def compare_rows(runs: Sequence[Row]) -> Comparison:
         if run.get("by_site") is not None:
             by_site.setdefault(run["method"], {})[run["seed"]] = run["by_site"]
     metric = find_comparison_metric(name for run in runs for name in run) or "accuracy"
-    return Comparison(metric, methods, by_site)
+    return Comparison(metric, methods, by_site, group_references(references))
 
 
 def load_client_scores(run: RunRecord) -> Mapping[str, np.ndarray]:
@@ -248,7 +268,7 @@ class ComparisonColumn(NamedTuple):
 
 
 def comparison_table(comparison: Comparison) -> TextTable:
-    """Return one row per method; columns without any value are left out."""
+    """Return one row per method and reference; columns without any value are left out."""
     runs = comparison.runs
     columns = [c for c in all_columns(comparison) if any(map(c.cell, runs.values()))]
     best = comparison.best if len(runs) > 1 else []
@@ -258,6 +278,8 @@ def comparison_table(comparison: Comparison) -> TextTable:
         if label in best:
             cells[0] += " *"
         rows.append([label, *cells])
+    for name, same in comparison.references.items():
+        rows.append([f"{name} †", *(column.cell(same) or NOTHING for column in columns)])
     marked = tuple(i for i, label in enumerate(runs) if label in best)
     return TextTable(["method", *(column.title for column in columns)], rows, marked)
 
@@ -302,10 +324,7 @@ def all_columns(comparison: Comparison) -> list[ComparisonColumn]:
         score(ari.label, ari.name, ari.format),
         *([ComparisonColumn("group sizes", format_group_sizes)] if has_groups else []),
         score("ε", "epsilon", ".3g"),
-        ComparisonColumn(
-            "traffic",
-            lambda runs: format_bytes(mean(run["bytes_down"] + run["bytes_up"] for run in runs)),
-        ),
+        ComparisonColumn("traffic", format_traffic),
         ComparisonColumn("seconds", lambda runs: format_average(runs, "seconds", ".1f")),
     ]
 
@@ -337,6 +356,13 @@ def format_with_spread(runs: Sequence[Row], comparison: Comparison, form: str) -
     if deviation is None or not math.isfinite(deviation):
         return score
     return f"{score} ± {deviation:{form}}"
+
+
+def format_traffic(runs: Sequence[Row]) -> str:
+    """Format the bytes of a run; references send none."""
+    if "bytes_up" not in runs[0]:
+        return ""
+    return format_bytes(mean(run["bytes_down"] + run["bytes_up"] for run in runs))
 
 
 def format_group_sizes(runs: Sequence[Row]) -> str:
@@ -389,6 +415,8 @@ def describe_comparison_table(comparison: Comparison) -> str:
             "* best, or level with it: no interval says that another method is better, or the "
             "scores are equal to three digits"
         )
+    if comparison.references:
+        parts.append("† needs all rows in one place: for reference, and not ranked")
     sentences = [capitalise("; ".join(parts))]
     if any(lead.has_interval for lead in comparison.leads_of_best):
         pairs = " for all pairs of methods together" if len(comparison.scores) > 2 else ""
