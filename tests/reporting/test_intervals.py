@@ -81,7 +81,7 @@ def test_the_variance_of_a_pair_by_hand():
     # three seeds that shift all sites by −1, 0 and 1: variance 1 between seeds, of the mean 1 / 3
     shifts = np.array([[-1.0], [0.0], [1.0]])
     pair = PairVariance.of(np.array([[1.0, 2.0, 3.0]]) + shifts, np.ones((3, 3)))
-    assert pair.of_seeds == pytest.approx(1 / 3)
+    assert pair.of_seeds == pytest.approx(1 / 3) and pair.by_chance == pytest.approx(0)
     assert pair.of_sites == pytest.approx(1 / 3)
 
 
@@ -96,9 +96,9 @@ def test_what_a_seed_does_to_all_sites_widens_the_interval():
 
 def test_a_small_variance_by_chance_is_moderated_but_never_beyond_its_tenfold():
     sites = np.full(5, 0.2)
-    calm = PairVariance(1.0, 0.01, 0.0, sites, 1)
-    usual = PairVariance(1.0, 0.05, 0.0, sites, 1)
-    wild = PairVariance(1.0, 99.0, 0.0, sites, 1)
+    calm = PairVariance(1.0, 0.01, 0.0, 0.0, sites, 1)
+    usual = calm._replace(of_sites=0.05)
+    wild = calm._replace(of_sites=99.0)
     factor = critical_value(3, sites)
     mean = (0.01 + 0.05) / 2
     assert half_width(calm, [calm, usual], 3) == pytest.approx(
@@ -106,6 +106,29 @@ def test_a_small_variance_by_chance_is_moderated_but_never_beyond_its_tenfold():
     )
     assert half_width(calm, [calm, wild], 3) == pytest.approx(
         factor * ((4 * 0.01 + 4 * 0.1) / 8) ** 0.5
+    )
+
+
+def test_the_wider_interval_counts_that_of_the_sum_or_that_over_seeds():
+    sites, seeds = np.full(5, 0.2), np.full(3, 1 / 3)
+    pair = PairVariance(1.0, 0.01, 0.0005, 0.0004, sites, 3)
+    over_sites, over_seeds = critical_value(2, sites), critical_value(2, seeds, np.inf)
+    assert over_seeds == pytest.approx(4.303, rel=0.05), "t with two degrees of freedom"
+    total = over_sites**2 * 0.01 + over_seeds**2 * 0.0001
+    assert half_width(pair, [pair], 2) == pytest.approx(total**0.5)
+    # all that seeds vary is noise of test rows, but it is much
+    noisy = pair._replace(of_seeds=0.04, by_chance=0.05)
+    assert half_width(noisy, [noisy], 2) == pytest.approx(over_seeds * 0.2)
+    # the variances of another pair count, too, as much as four further seeds
+    other = pair._replace(of_seeds=0.16, by_chance=0.05)
+    both = half_width(noisy, [noisy, other], 3)
+    factor = critical_value(3, seeds, np.inf)
+    assert both == pytest.approx(
+        max(
+            factor**2 * (2 * 0.04 + 4 * 0.1) / 6,
+            critical_value(3, sites) ** 2 * 0.01 + factor**2 * ((0.08 + 0.4) / 6 - 0.05),
+        )
+        ** 0.5
     )
 
 
@@ -118,18 +141,31 @@ def test_an_interval_does_not_reach_beyond_its_limit():
 
 # ------------------------------------------------------------------------------ how often they err
 @pytest.mark.slow
-@pytest.mark.parametrize("methods, sites, seeds", [(2, 5, 1), (5, 15, 3), (10, 15, 3), (10, 40, 1)])
+@pytest.mark.parametrize(
+    "methods, sites, seeds, effect",
+    [
+        (2, 5, 1, 0),
+        (2, 15, 2, 0.6),
+        (2, 100, 2, 0.2),
+        (5, 15, 3, 0),
+        (10, 15, 3, 0),
+        (10, 40, 1, 0),
+    ],
+)
 def test_equal_methods_seldom_seem_different_and_worse_ones_nearly_always(
-    methods, sites, seeds, monkeypatch
+    methods, sites, seeds, effect, monkeypatch
 ):
     """At most 6 %, plus three standard errors of 200 comparisons: 11 %. With t-intervals of single
     pairs it is 22 % for five methods and half of all comparisons for ten.
     """
     monkeypatch.syspath_prepend(BENCHMARKS)
-    from verdicts import draw_scores, names_worse
+    from verdicts import draw_rows, draw_scores, names_worse
 
     rng = np.random.default_rng(0)
-    equal = [draw_scores(rng, methods, sites, seeds) for _ in range(200)]
+    rows = draw_rows(rng, sites)
+    equal = [draw_scores(rng, methods, rows, seeds, effect) for _ in range(200)]
     assert np.mean([bool(names_worse(scores)) for scores in equal]) <= 0.11
-    planted = [draw_scores(rng, methods, sites, seeds, worse_by=6.0) for _ in range(50)]
+    if effect:
+        return  # two seeds that differ this much cannot find anything
+    planted = [draw_scores(rng, methods, rows, seeds, worse_by=6.0) for _ in range(50)]
     assert np.mean([f"m{methods - 1}" in names_worse(scores) for scores in planted]) >= 0.9

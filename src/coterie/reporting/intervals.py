@@ -3,15 +3,20 @@
 Methods with the same seed have the same test rows, so their scores are subtracted site by site. The
 interval of a pair is a mean difference ± half width:
 
-    half width² = c_sites² · variance over sites + c_seeds² · variance over seeds
+    half width² = max(c_sites² · variance over sites + c_seeds² · variance beyond chance,
+                      c_seeds² · variance over seeds)
 
 * The variance over sites is that of a mean weighted by test rows. It is moderated: mixed with the
   mean variance of all pairs, which counts as PRIOR_SITES more sites, because the variance of a
   single pair over a handful of sites is often much too small by chance. One noisy method must not
   hide the differences between the others, so this mean is limited to MOST_PRIOR times a pair's own.
-* The variance over seeds is what seeds add to all sites alike, beyond what the difference between
-  sites and the noise of their test rows explain. One seed says nothing about it: intervals then
-  cover other sites, not other seeds.
+* The variance over seeds is that of the differences over all test rows of a seed. One seed says
+  nothing about it: intervals then cover other sites, not other seeds. The noise of test rows is in
+  both variances, so it is subtracted from what is added to the variance over sites. With few seeds
+  the remainder is often 0 by chance: by the sum alone, two equal methods with two seeds were called
+  different in 13 % of comparisons. So the variance over seeds must allow a difference by itself,
+  too. It is mixed with the mean of all pairs like that over sites, without a limit: two or three
+  seeds of a single pair are nearly equal too often.
 * The factors are simulated so that with equal methods none of the intervals of all pairs excludes 0
   in 95 % of comparisons (family-wise). The best method is chosen by its score, so pairs with the
   best alone would not be enough: the family is that of Tukey's range test. `benchmarks/verdicts.py`
@@ -156,7 +161,8 @@ class PairVariance(NamedTuple):
 
     mean: float
     of_sites: float  # variance of the mean over sites
-    of_seeds: float  # that over seeds; may be negative, as an estimate
+    of_seeds: float  # that over seeds; 0 for one seed
+    by_chance: float  # the part of it that is noise of test rows, which `of_sites` contains, too
     weights: np.ndarray  # [sites], share of the test rows
     seeds: int
 
@@ -172,21 +178,19 @@ class PairVariance(NamedTuple):
         gap_of_site = (rows * gaps).sum(0) / rows.sum(0)
         mean = float(weights @ gap_of_site)
         if sites == 1:
-            return cls(mean, 0.0, 0.0, weights, seeds)
+            return cls(mean, 0.0, 0.0, 0.0, weights, seeds)
         effective = 1 / (weights**2).sum()
         unbiased = effective / (effective - 1)
         of_sites = float((weights**2) @ (gap_of_site - mean) ** 2) * unbiased
         if seeds == 1:
-            return cls(mean, of_sites, 0.0, weights, seeds)
+            return cls(mean, of_sites, 0.0, 0.0, weights, seeds)
         share = rows / np.maximum(rows.sum(1, keepdims=True), 1)
         gap_of_seed = (share * gaps).sum(1)
         shift = gap_of_seed - gap_of_seed.mean()
-        between = (shift**2).sum() / (seeds - 1)
-        # every seed splits each site's rows differently: this much varies without an effect of
-        # seeds, and the variance over sites contains it already
+        of_seeds = float((shift**2).sum()) / (seeds - 1) / seeds
         residual = np.where(rows > 0, gaps - gap_of_site - shift[:, None], 0.0)
-        by_chance = (share**2 * residual**2).sum() / (seeds - 1) * unbiased
-        return cls(mean, of_sites, float(between - by_chance) / seeds, weights, seeds)
+        noise = float((share**2 * residual**2).sum()) * unbiased / (seeds - 1) / seeds
+        return cls(mean, of_sites, of_seeds, noise, weights, seeds)
 
 
 def half_width(pair: PairVariance, family: list[PairVariance], methods: int) -> float:
@@ -202,9 +206,13 @@ def half_width(pair: PairVariance, family: list[PairVariance], methods: int) -> 
     total = critical_value(methods, pair.weights) ** 2 * variance
     if pair.seeds > 1:
         several = [other for other in family if other.seeds == pair.seeds]
-        mean_of_seeds = float(np.mean([other.of_seeds for other in several]))
-        variance = max(moderate(pair.of_seeds, mean_of_seeds, pair.seeds), 0.0)
-        total += critical_value(methods, np.full(pair.seeds, 1 / pair.seeds)) ** 2 * variance
+        of_seeds = float(np.mean([other.of_seeds for other in several]))
+        by_chance = float(np.mean([other.by_chance for other in several]))
+        variance = moderate(pair.of_seeds, of_seeds, pair.seeds)
+        beyond = variance - moderate(pair.by_chance, by_chance, pair.seeds)
+        seeds = np.full(pair.seeds, 1 / pair.seeds)
+        factor = critical_value(methods, seeds, most_prior=np.inf)
+        total = max(total + factor**2 * max(beyond, 0.0), factor**2 * variance)
     return float(np.sqrt(total))
 
 
@@ -213,7 +221,7 @@ def moderate(own: Any, common: Any, units: int) -> Any:
     return ((units - 1) * own + PRIOR_SITES * common) / (units - 1 + PRIOR_SITES)
 
 
-def critical_value(methods: int, weights: np.ndarray) -> float:
+def critical_value(methods: int, weights: np.ndarray, most_prior: float = MOST_PRIOR) -> float:
     """Return the factor of the standard error that holds for all pairs of equal methods.
 
     It is the 95 % quantile of the largest |mean difference| / standard error over all pairs, where
@@ -222,17 +230,18 @@ def critical_value(methods: int, weights: np.ndarray) -> float:
 
     Args:
         methods: The number of methods, at least 2.
-        weights: The weights of the sites, at least 2.
+        weights: The weights of the sites or seeds, at least 2.
+        most_prior: Limit of the mean variance of all pairs, as a multiple of a pair's own.
     """
     if len(weights) > MOST_SIMULATED:
         places = np.linspace(0, len(weights) - 1, MOST_SIMULATED).round().astype(int)
         weights = np.sort(weights)[places]
     rounded = np.round(np.sort(weights) / weights.sum(), 6)
-    return simulate_critical_value(methods, tuple(rounded.tolist()))
+    return simulate_critical_value(methods, tuple(rounded.tolist()), most_prior)
 
 
 @lru_cache(maxsize=256)
-def simulate_critical_value(methods: int, weights: tuple[float, ...]) -> float:
+def simulate_critical_value(methods: int, weights: tuple[float, ...], most_prior: float) -> float:
     """Simulate `critical_value`."""
     rng = np.random.default_rng(0)
     weight = np.array(weights)[:, None] / sum(weights)
@@ -248,7 +257,7 @@ def simulate_critical_value(methods: int, weights: tuple[float, ...]) -> float:
         covariance = scaled.transpose(0, 2, 1) @ scaled * effective / (effective - 1)
         own = np.diagonal(covariance, axis1=1, axis2=2)
         variance = own[:, one] + own[:, other] - 2 * covariance[:, one, other]  # [draws, pairs]
-        common = np.minimum(variance.mean(1, keepdims=True), MOST_PRIOR * variance)
+        common = np.minimum(variance.mean(1, keepdims=True), most_prior * variance)
         variance = moderate(variance, common, sites)
         largest.append(np.abs(mean[:, one] - mean[:, other]) / np.sqrt(variance))
     return float(np.quantile(np.concatenate(largest).max(1), CONFIDENCE))
