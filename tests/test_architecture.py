@@ -17,6 +17,7 @@ from scipy.sparse.csgraph import connected_components
 
 import coterie
 from coterie.cli.commands import COMMANDS, NETWORK_COMMANDS
+from coterie.core.contract import Algorithm
 from coterie.data import makers
 from coterie.methods.registry import methods
 
@@ -289,6 +290,13 @@ def test_every_method_says_who_proposed_it_and_what_each_setting_means():
         assert cls.paper and cls.__doc__ and not cls.__doc__.startswith(f"{cls.__name__}("), cls
         assert sys.modules[cls.__module__].__doc__, cls
         assert all(f.metadata["help"] for f in fields(cls)), cls
+
+
+def test_the_report_can_name_the_models_of_every_method_without_groups():
+    for cls in methods().values():
+        has_groups = cls.groups is not Algorithm.groups or cls.is_decentralised
+        assert has_groups or cls.scope != "cluster", cls
+        assert bool(cls.summary) == (cls.scope != "cluster"), cls
 
 
 def test_heavy_imports_wait_until_they_are_used():

@@ -241,6 +241,11 @@ def test_what_is_missing_to_say_that_groups_pay_is_named():
     assert "(local diverged)" in describe_benefit(group_benefit(comparison))
 
 
+def test_any_method_with_personal_models_stands_for_one_model_for_each_client():
+    comparison = methods_of(ifca=0.9, fedavg=0.7, **{"mr-mtl": 0.7})
+    assert group_benefit(comparison).pays
+
+
 def test_a_method_whose_clients_are_all_in_one_group_has_no_groups():
     comparison = methods_of(ifca=0.9, fedavg=0.7, local=0.7)
     comparison.runs["ifca"][0]["sizes"] = [8, 0]

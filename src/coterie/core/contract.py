@@ -52,6 +52,8 @@ from coterie.core.trees import tree_map
 
 F = TypeVar("F", bound=Callable[..., Any])
 State = Any
+# Whom a model is for: all clients, one client, or a cluster that the method finds
+Scope = Literal["global", "personal", "cluster"]
 
 
 # ------------------------------------------------------------------------------ messages
@@ -380,6 +382,8 @@ class Algorithm:
 
     name: ClassVar[str]  # on the command line
     paper: ClassVar[str]  # authors and year, for `coterie list`
+    scope: ClassVar[Scope] = "cluster"
+    summary: ClassVar[str] = ""  # its models as a phrase for the report; needed without clusters
     needs_all_clients: ClassVar[bool] = False  # all clients participate in every round
     is_decentralised: ClassVar[bool] = False  # runs without a server, between peers
 

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.contract import Ask, Data, Fraction, Upload, Weight, client, setting
+from coterie.core.contract import Ask, Data, Fraction, Scope, Upload, Weight, client, setting
 from coterie.core.errors import CoterieError
 from coterie.core.params import Params, axpy, dot, minus, mix, pick
 from coterie.core.task import Batch, Task
@@ -60,6 +60,8 @@ class APFL(FedAvg):
 
     name: ClassVar[str] = "apfl"
     paper: ClassVar[str] = "Deng et al. 2020"
+    scope: ClassVar[Scope] = "personal"
+    summary: ClassVar[str] = "a model for each site that mixes the common one with its own"
 
     weighted: bool = setting(False, "weight clients by their numbers of rows")
     alpha: float = setting(0.5, "initial weight α of the local model", ge=0, le=1)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from coterie.core.contract import Data, Upload, Weight, client, setting
+from coterie.core.contract import Data, Scope, Upload, Weight, client, setting
 from coterie.core.params import Params, pick
 from coterie.core.task import Task
 from coterie.methods.fedavg import FedAvg
@@ -40,6 +40,10 @@ class Ditto(FedAvg):
 
     name: ClassVar[str] = "ditto"
     paper: ClassVar[str] = "Li et al. 2021"
+    scope: ClassVar[Scope] = "personal"
+    summary: ClassVar[str] = (
+        "a model for each site, trained beside the common one and pulled towards it"
+    )
 
     lam: float = setting(0.5, "strength λ of the pull towards the global model", ge=0)
     join_rounds: int = setting(50, "rounds in whose steps a new client trains its model", ge=1)

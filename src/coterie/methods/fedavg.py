@@ -20,7 +20,17 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.contract import Algorithm, Ask, Data, Local, Upload, Weight, client, setting
+from coterie.core.contract import (
+    Algorithm,
+    Ask,
+    Data,
+    Local,
+    Scope,
+    Upload,
+    Weight,
+    client,
+    setting,
+)
 from coterie.core.params import Params, pick
 from coterie.core.task import Task
 from coterie.optim import descend, descend_from
@@ -51,6 +61,8 @@ class FedAvg(ServerOptimizer, Local, Algorithm):
 
     name: ClassVar[str] = "fedavg"
     paper: ClassVar[str] = "McMahan et al. 2017"
+    scope: ClassVar[Scope] = "global"
+    summary: ClassVar[str] = "one model for all sites"
 
     weighted: bool = setting(True, "weight clients by their numbers of rows, n_k")
 
@@ -121,6 +133,8 @@ class FineTuned(FedAvg):
     """
 
     name: ClassVar[str] = "fedavg-ft"
+    scope: ClassVar[Scope] = "personal"
+    summary: ClassVar[str] = "one model for all sites, which each then adapts to its own rows"
 
     finetune: int = setting(10, "full-batch steps on the client's own training rows", ge=1)
 

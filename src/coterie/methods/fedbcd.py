@@ -38,6 +38,7 @@ from coterie.core.contract import (
     Drawn,
     Local,
     Repeat,
+    Scope,
     TunableDefault,
     Upload,
     Weight,
@@ -73,6 +74,8 @@ class FedBCD(Local, Algorithm):
 
     name: ClassVar[str] = "fedbcd"
     paper: ClassVar[str] = "Wu et al. 2021"
+    scope: ClassVar[Scope] = "personal"
+    summary: ClassVar[str] = "a model for each site and a common one that pull each other"
 
     lr: float = setting(
         TunableDefault(0.005), "step size; fitted to the rows for linear models on tables", gt=0

@@ -22,7 +22,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from coterie.core.contract import setting
+from coterie.core.contract import Scope, setting
 from coterie.core.errors import CoterieError
 from coterie.core.layers import is_named
 from coterie.core.task import Task
@@ -46,6 +46,8 @@ class FedBN(FedPer):
 
     name: ClassVar[str] = "fedbn"
     paper: ClassVar[str] = "Li et al. 2021"
+    scope: ClassVar[Scope] = "personal"
+    summary: ClassVar[str] = "one model for all sites except for batch norms, which each keeps"
 
     own: tuple[str, ...] = setting((), "further layers each client keeps")
     keep: str = setting(

@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from coterie.core.contract import Ask, Data, Upload, Weight, client, setting
+from coterie.core.contract import Ask, Data, Scope, Upload, Weight, client, setting
 from coterie.core.errors import CoterieError
 from coterie.core.layers import check_layer_names, is_named
 from coterie.core.params import Params, is_bias, pick
@@ -53,6 +53,8 @@ class FedPer(FedAvg):
 
     name: ClassVar[str] = "fedper"
     paper: ClassVar[str] = "Arivazhagan et al. 2019"
+    scope: ClassVar[Scope] = "personal"
+    summary: ClassVar[str] = "one model for all sites except for some layers that each keeps"
 
     own: tuple[str, ...] = setting(
         (), "layers each client keeps; none: the bias of a linear model, else the last layer"

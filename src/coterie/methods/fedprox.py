@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from coterie.core.contract import Data, Drawn, Repeat, Upload, Weight, client, setting
+from coterie.core.contract import Data, Drawn, Repeat, Scope, Upload, Weight, client, setting
 from coterie.core.params import Params
 from coterie.core.task import Task
 from coterie.methods.fedavg import FedAvg
@@ -41,6 +41,8 @@ class FedProx(FedAvg):
 
     name: ClassVar[str] = "fedprox"
     paper: ClassVar[str] = "Li et al. 2020"
+    scope: ClassVar[Scope] = "global"
+    summary: ClassVar[str] = "one model for all sites"
 
     mu: float = setting(0.1, "strength μ of the pull towards the global model", ge=0)
     stragglers: float = setting(

@@ -36,6 +36,7 @@ from coterie.core.contract import (
     Drawn,
     Local,
     Repeat,
+    Scope,
     TunableDefault,
     Upload,
     Weight,
@@ -92,6 +93,8 @@ class L2SGD(Local, Algorithm):
 
     name: ClassVar[str] = "l2sgd"
     paper: ClassVar[str] = "Hanzely and Richtárik 2020"
+    scope: ClassVar[Scope] = "personal"
+    summary: ClassVar[str] = "a model for each site, moved towards their mean from time to time"
 
     lr: float = setting(
         TunableDefault(1.0),

@@ -18,6 +18,7 @@ from coterie.core.contract import (
     Data,
     Finite,
     Local,
+    Scope,
     Upload,
     client,
     setting,
@@ -41,6 +42,8 @@ class LocalOnly(Local, Algorithm):
 
     name: ClassVar[str] = "local"
     paper: ClassVar[str] = "baseline"
+    scope: ClassVar[Scope] = "personal"
+    summary: ClassVar[str] = "a model for each site from its own rows alone"
 
     join_rounds: int = setting(50, "rounds in whose steps a new client trains its model", ge=1)
 

@@ -41,6 +41,7 @@ from coterie.core.contract import (
     Ask,
     Data,
     MixtureShares,
+    Scope,
     Sums,
     Upload,
     Weight,
@@ -160,6 +161,8 @@ class Mixed(Algorithm):
 
     name: ClassVar[str] = "mixed"
     paper: ClassVar[str] = "Laird and Ware 1982"
+    scope: ClassVar[Scope] = "personal"
+    summary: ClassVar[str] = "a model for each site, as near to the others as their rows say"
     needs_all_clients: ClassVar[bool] = True
 
     clusters: int | str = setting(

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from coterie.core.contract import Data, Upload, Weight, client, setting
+from coterie.core.contract import Data, Scope, Upload, Weight, client, setting
 from coterie.core.params import Params, pick
 from coterie.core.task import Task
 from coterie.methods.fedavg import FedAvg
@@ -43,6 +43,8 @@ class MRMTL(FedAvg):
 
     name: ClassVar[str] = "mr-mtl"
     paper: ClassVar[str] = "Liu et al. 2022"
+    scope: ClassVar[Scope] = "personal"
+    summary: ClassVar[str] = "a model for each site, pulled towards the mean of all models"
 
     lam: float = setting(0.5, "strength λ of the pull towards the mean model", ge=0)
     join_rounds: int = setting(50, "rounds in whose steps a new client trains its model", ge=1)

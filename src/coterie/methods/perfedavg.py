@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from coterie.core.contract import Data, Upload, Weight, client, setting
+from coterie.core.contract import Data, Scope, Upload, Weight, client, setting
 from coterie.core.errors import CoterieError
 from coterie.core.params import Params, axpy, minus, pick
 from coterie.core.task import Batch, Task
@@ -49,6 +49,8 @@ class PerFedAvg(FedAvg):
 
     name: ClassVar[str] = "perfedavg"
     paper: ClassVar[str] = "Fallah et al. 2020"
+    scope: ClassVar[Scope] = "personal"
+    summary: ClassVar[str] = "one model for all sites, made to be adapted by each with one step"
 
     weighted: bool = setting(False, "weight clients by their numbers of rows")
     inner: float = setting(0.05, "step size a of the adaptation", ge=0)

@@ -36,6 +36,7 @@ from coterie.core.contract import (
     Data,
     Local,
     Repeat,
+    Scope,
     TunableDefault,
     Upload,
     Weight,
@@ -153,6 +154,8 @@ class PFedMe(MoreauEnvelope):
 
     name: ClassVar[str] = "pfedme"
     paper: ClassVar[str] = "T. Dinh et al. 2020"
+    scope: ClassVar[Scope] = "personal"
+    summary: ClassVar[str] = "a model for each site, tied to a common one"
 
     beta: float = setting(1.0, "server's step β: w ← (1−β)·w + β·mean", gt=0)
     evaluate: str = setting(

@@ -14,6 +14,7 @@ from coterie.core.version import __version__
 from coterie.data.paths import shorten_word
 from coterie.data.schema import Schema
 from coterie.data.site_columns import SiteColumns, describe_nearly_empty
+from coterie.methods import registry
 from coterie.metrics import METRICS
 from coterie.reporting.run_records import Methods, RunRecord
 from coterie.reporting.text import NOTHING, TextTable, capitalise, join_names
@@ -74,28 +75,12 @@ def describe_data(runs: Sequence[RunRecord]) -> str:
     return " ".join(sentences)
 
 
-KINDS = {
-    "fedavg": "one model for all sites",
-    "fedprox": "one model for all sites",
-    "local": "a model for each site from its own rows alone",
-    "fedavg-ft": "one model for all sites, which each then adapts to its own rows",
-    "ditto": "a model for each site, trained beside the common one and pulled towards it",
-    "mixed": "a model for each site, as near to the others as their rows say",
-    "apfl": "a model for each site that mixes the common one with its own",
-    "fedper": "one model for all sites except for some layers that each keeps",
-    "fedbn": "one model for all sites except for batch norms, which each keeps",
-    "pfedme": "a model for each site, tied to a common one",
-    "perfedavg": "one model for all sites, made to be adapted by each with one step",
-    "l2sgd": "a model for each site, moved towards their mean from time to time",
-    "fedbcd": "a model for each site and a common one that pull each other",
-}
-
-
 def describe_kind(label: str, with_groups: Collection[str]) -> str:
-    """Say in a phrase which models a method trains; "" for a method that is not known."""
+    """Return a phrase about the models that a method trains; "" for a user's own method."""
     if label in with_groups:
         return "groups of similar sites with a model for each group"
-    return KINDS.get(method_name(label), "")
+    method = registry.methods().get(method_name(label))
+    return "" if method is None else method.summary
 
 
 def describe_names(methods: Sequence[str], with_groups: Collection[str], metric: str) -> str:

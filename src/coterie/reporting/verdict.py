@@ -11,25 +11,18 @@ from itertools import combinations
 from statistics import mean
 from typing import NamedTuple
 
+from coterie.core.contract import Scope
+from coterie.methods import registry
 from coterie.metrics import METRICS
 from coterie.reporting.comparison import Comparison, Lead, describe_diverged
 from coterie.reporting.intervals import MIN_SITES
 from coterie.reporting.text import format_error, format_score, join_names
 
-ONE_FOR_ALL = ("fedavg", "fedprox")
-ONE_EACH = (
-    "local",
-    "mixed",
-    "fedavg-ft",
-    "ditto",
-    "apfl",
-    "fedper",
-    "fedbn",
-    "pfedme",
-    "perfedavg",
-    "l2sgd",
-    "fedbcd",
-)
+# kinds of methods without groups, with a method of each
+WITHOUT_GROUPS: dict[Scope, tuple[str, str]] = {
+    "global": ("one model for all", "fedavg"),
+    "personal": ("one model for each client", "local"),
+}
 
 
 # ------------------------------------------------------------------------------ the best method
@@ -232,15 +225,20 @@ def describe_agreement(benefit: GroupBenefit) -> str:
 
 def missing_kinds(labels: list[str], diverged: list[str]) -> list[str]:
     """Return the kinds of methods without groups that are missing, or that diverged."""
-    kinds = {"one model for all": ONE_FOR_ALL, "one model for each client": ONE_EACH}
     missing = []
-    for kind, names in kinds.items():
-        if any(method_name(label) in names for label in labels):
+    for scope, (kind, example) in WITHOUT_GROUPS.items():
+        if any(method_scope(label) == scope for label in labels):
             continue
-        lost = [label for label in diverged if method_name(label) in names]
-        reason = f"{lost[0]} diverged" if lost else f"such as {names[0]}"
+        lost = [label for label in diverged if method_scope(label) == scope]
+        reason = f"{lost[0]} diverged" if lost else f"such as {example}"
         missing.append(f"{kind} ({reason})")
     return missing
+
+
+def method_scope(label: str) -> Scope | None:
+    """Return whom the models of a method are for; None for a user's own method."""
+    method = registry.methods().get(method_name(label))
+    return None if method is None else method.scope
 
 
 def method_name(label: str) -> str:
@@ -298,7 +296,7 @@ def describe_leads(benefit: GroupBenefit, deciding: list[Lead]) -> str:
     Returns:
         A clause; "" if no difference has an interval.
     """
-    one_for_all = [lead for lead in benefit.leads if method_name(lead.other) in ONE_FOR_ALL]
+    one_for_all = [lead for lead in benefit.leads if method_scope(lead.other) == "global"]
     chosen = {lead.other: lead for lead in [*benefit.leads[:1], *deciding[:1], *one_for_all[:1]]}
     known = [lead for lead in chosen.values() if lead.has_interval]
     if not known:
