@@ -194,6 +194,9 @@ def evidence() -> str:
     return table(["method", *situations], rows) if rows else "No run recorded yet."
 
 
+experiments = functools.cache(reproduction)  # tests check pages many times
+
+
 def index(known: Iterable[Method]) -> str:
     return table(
         ["method", "", "paper"], [[f"[{c.name}]({c.name}.md)", line_of(c), c.paper] for c in known]
@@ -261,7 +264,7 @@ def problems(docs: Path = DOCS, write: bool = False) -> list[str]:
             "attacks": attack_table(),
             "claims": claims_table(),
         },
-        "reproduction/README.md": {"reproduction": reproduction()},
+        "reproduction/README.md": {"reproduction": experiments()},
         "results/tables.md": {
             "errors": error_table(),
             "gaps": gap_table(),

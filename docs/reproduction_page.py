@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from pathlib import Path
 
@@ -29,7 +28,6 @@ def outcomes(experiment: Experiment) -> list[ResultTable]:
     return []
 
 
-@functools.cache
 def reproduction() -> str:
     """Return a table of all experiments, then the page of each that was run."""
     rows = []

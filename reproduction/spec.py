@@ -13,6 +13,7 @@ The experiments are in catalogue/, one module per paper.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
@@ -34,9 +35,21 @@ OURS = "Ours, beyond the papers"  # in place of a paper
 SCALES = ("smoke", "medium", "full")
 
 
-# Settings that methods got after results were recorded, with their defaults: at its default such a
-# setting is not part of a cell's mark, so that the recorded results remain those of the cell.
-LATER_SETTINGS = {"schedule": "constant", "accumulate": 1, "join_rounds": 50}
+# Settings of methods when the first results were recorded; they are always part of a cell's mark.
+# Later settings are part of it only if they differ from their defaults, so that recorded results
+# remain those of their cells when methods get new settings.
+FIRST_SETTINGS = re.findall(
+    r"\w+",
+    """
+    adaptive alpha auto_by average batch beta clip cluster_by clusters conditions decay delta
+    distance divide eps1 eps2 evaluate every finetune floor fresh gamma group_start heur_rounds
+    inexact init inner inner_lr join_steps keep_solver l2 l2_in_choice lam linkage local_epochs
+    local_steps lr metric mixing momentum momentum_of moves mu objective order outer own p
+    patience pull quantile recheck relative replace resample restart restarts rho sample select
+    share sketch_size solve_steps solver start_from start_steps stragglers threshold trial wait
+    warm weighted
+    """,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,9 +333,9 @@ class TableCell:
         if self.line.method is None:
             return ()
         settings = asdict(self.method)  # type: ignore[call-overload]
-        for name, default in LATER_SETTINGS.items():
-            if settings.get(name) == default:
-                del settings[name]
+        for f in fields(self.method):  # type: ignore[arg-type]
+            if f.name not in FIRST_SETTINGS and settings[f.name] == f.default:
+                del settings[f.name]
         described = (self.method.name, sorted(settings.items(), key=lambda item: item[0]))
         if not self.line.tune:
             return described
