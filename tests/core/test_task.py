@@ -260,3 +260,30 @@ def test_a_scaled_task_learns_the_standardised_target() -> None:
     assert torch.allclose(scaled.outputs(w, x), plain.outputs(w, x) * 50 + 900, rtol=1e-12)
     assert scaled.row_loss.values(tensor([910.0]), tensor([900.0])).tolist() == [100.0]
     assert scaled.loss_unit == 2500.0
+
+
+def _compile_in_place() -> nn.Module:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    network.compile()
+    return network
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.compile(nn.Sequential(nn.Flatten(), nn.Linear(64, 10))),
+        lambda: nn.Sequential(nn.Flatten(), torch.compile(nn.Linear(64, 10))),
+        _compile_in_place,
+    ],
+)
+def test_a_compiled_model_trains_as_the_module_it_was_made_of(make):
+    fed = ct.data.rotated("digits", clients=4, samples=20)
+    plain = ct.run(ct.FedAvg(lr=0.3), fed, "softmax", rounds=1).state
+    given = make()
+    before = repr(given), given._compiled_call_impl
+    for model in (make, given):
+        state = ct.run(ct.FedAvg(lr=0.3), fed, model, rounds=1).state
+        assert list(state) == ["1.weight", "1.bias"]
+        if model is make:
+            assert all(torch.equal(state[k], plain[k]) for k in plain)
+    assert (repr(given), given._compiled_call_impl) == before, "it is unchanged"

@@ -290,3 +290,60 @@ def test_batch_norm_needs_batches_of_two_rows():
         with pytest.raises(ct.CoterieError, match="a batch of one row"):
             ct.run(ct.FedAvg(**settings), fed, make, rounds=1)
     ct.run(ct.FedAvg(batch=1), fed, Convolutions, rounds=1)  # many pixels per row
+
+
+# ------------------------------------------------------------------------------ bfloat16
+@pytest.mark.parametrize("name", ["batch norm", "attention", "LSTM", "tied weights"])
+def test_autocast_agrees_between_engines_as_far_as_bfloat16_allows(name, tmp_path):
+    fed = federation(5)
+    spec = ct.ModelSpec(MODELS[name], autocast=True)
+    method = ct.IFCA(clusters=2, lr=0.1, batch=5, local_steps=3, init="random")
+
+    def centres(model: Any, **options: Any) -> dict[str, Tensor]:
+        return ct.run(method, fed, model, **{"rounds": 2, "engine": "loop", **options}).centres
+
+    loop = centres(spec)
+    full = centres(MODELS[name])
+    assert all(v.dtype == torch.float32 for v in loop.values())
+    assert any(not torch.equal(loop[k], full[k]) for k in loop)
+    others = [full, centres(spec, engine="wire")]
+    if name != "LSTM":
+        others.append(centres(spec, engine="vectorised", plan=ct.Plan(True, 4, 1)))
+    for other in others:  # bfloat16 has 8 binary digits
+        torch.testing.assert_close(loop, other, rtol=0.02, atol=0.02)
+    half = ct.run(method, fed, spec, rounds=1, engine="loop", out=tmp_path / "half")
+    again = ct.resume(half.folder, fed, spec, rounds=2)
+    assert all(torch.equal(again.centres[k], loop[k]) for k in loop)
+
+
+def test_autocast_computes_in_bfloat16_in_training_only():
+    seen: list[torch.dtype] = []
+
+    class Watched(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            out = super().forward(x.flatten(1))
+            seen.append(out.dtype)
+            return out
+
+    x, y = federation(2).train.client(1)
+    x = x.float()
+    task = Task(ct.ModelSpec(lambda: Watched(64, 10), autocast=True), "classification", x, 10)
+    batch = Batch.of(x, y, torch.float32)
+    seen.clear()
+    loss, _ = task.training_loss(task.init(0), batch)
+    assert (seen, loss.dtype) == ([torch.bfloat16], torch.float32)
+    task.loss(task.init(0), batch)
+    assert seen[1:] == [torch.float32]
+    plain = Task(lambda: Watched(64, 10), "classification", x, 10)
+    assert task.fingerprint() != plain.fingerprint()
+
+
+def test_autocast_of_float64_is_refused():
+    with pytest.raises(ct.CoterieError, match="autocast computes in bfloat16"):
+        ct.run(
+            ct.FedAvg(),
+            federation(4),
+            ct.ModelSpec("mlp:8", autocast=True),
+            rounds=1,
+            dtype="float64",
+        )

@@ -149,6 +149,8 @@ class ForwardPass(TorchFunctionMode):
                 input, running_mean, running_var, weight, bias, training, momentum, eps
             )
         self.replaced += 1
+        dtype = input.dtype  # bfloat16 under autocast, in which sums would lose their last digits
+        input = input.to(running_mean.dtype)
         inner = [1] * (input.dim() - 2)
         axes = (0, *range(2, input.dim()))
         in_row = math.prod(input.shape[2:])
@@ -168,7 +170,7 @@ class ForwardPass(TorchFunctionMode):
             out = out * weight.view(1, -1, *inner)
         if bias is not None:
             out = out + bias.view(1, -1, *inner)
-        return out
+        return out.to(dtype)
 
     def _rows(self, input: Tensor) -> int:
         return len(input) if self.mask is None else len(self.mask)

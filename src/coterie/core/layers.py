@@ -47,6 +47,22 @@ def check_layer_names(setting: str, layers: Iterable[str], parameters: Sequence[
             )
 
 
+def without_compilation(module: nn.Module) -> nn.Module:
+    """The module that `torch.compile` wrapped, and so for its parts.
+
+    Local training calls a model as a function of its parameters, many clients at once; compiled for
+    that, a small network takes a minute and is no faster.
+    """
+    while isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):
+        module = inner
+    module._compiled_call_impl = None  # of module.compile()
+    for name, part in module.named_children():
+        original = without_compilation(part)
+        if original is not part:
+            setattr(module, name, original)
+    return module
+
+
 # ------------------------------------------------------------------------------ the first layer
 class First(NamedTuple):
     """A first layer: its name in the model, and the names of its parameters."""

@@ -30,6 +30,8 @@ class ModelSpec:
             parameter's name to whether it is. All others are frozen and never sent.
         augment: Maps rows x [n, ...] and a `Draws` to rows of the same shape, in training only;
             see `ct.augment`.
+        autocast: Whether training computes matrix products and convolutions in bfloat16
+            (`torch.autocast`). Parameters, updates and evaluation keep the run's dtype, float32.
 
     Example:
         >>> import torch, coterie as ct
@@ -45,6 +47,7 @@ class ModelSpec:
     class_weights: Sequence[float] | None = None
     trainable: Sequence[str] | Callable[[str], bool] | None = None
     augment: Callable[[Tensor, Draws], Tensor] | None = None
+    autocast: bool = False
 
     def __post_init__(self) -> None:
         if self.loss is not None and self.class_weights is not None:
@@ -66,6 +69,8 @@ class ModelSpec:
             parts.append(f"class_weights={[float(v) for v in self.class_weights]}")
         if self.augment is not None:
             parts.append(f"augment={_name(self.augment)}")
+        if self.autocast:
+            parts.append("autocast")
         return ", ".join(parts)  # what is trained shows in the frozen values
 
     def freeze(self, module: nn.Module) -> None:

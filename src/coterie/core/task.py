@@ -21,6 +21,7 @@ from coterie.core.layers import (
     first_layer,
     override_output,
     uses_rows_elsewhere,
+    without_compilation,
 )
 from coterie.core.losses import (
     CROSS_ENTROPY,
@@ -131,6 +132,10 @@ class Task:
         factory: Callable[[], nn.Module] | nn.Module = self.spec.model
         self.dtype = dtype
         self.device = torch.device(device)
+        if self.spec.autocast and dtype != torch.float32:
+            raise CoterieError(
+                "autocast computes in bfloat16, and the run in float64: leave out one of the two."
+            )
         self.row_loss = self._choose_loss()
         self.factory: Callable[[], nn.Module] | None = None
         if isinstance(factory, nn.Module):
@@ -174,6 +179,7 @@ class Task:
                 f"the model factory gave a {type(module).__name__}: "
                 "it must return a torch nn.Module."
             )
+        module = without_compilation(module)
         self.spec.freeze(module)
         return module.to(self.device, self.dtype)
 
@@ -332,7 +338,13 @@ class Task:
             if self.spec.augment is not None:
                 assert draws is not None
                 x = self.spec.augment(x, draws)
-            out = functional_call(self.module, {**counters(self.module), **given}, (x,))
+            # no cache: under vmap it would keep casts of one client's weights for another's
+            with torch.autocast(
+                self.device.type, torch.bfloat16, enabled=self.spec.autocast, cache_enabled=False
+            ):
+                out = functional_call(self.module, {**counters(self.module), **given}, (x,))
+        if self.spec.autocast:
+            out = tree_map(lambda v: v.to(self.dtype) if v.dtype == torch.bfloat16 else v, out)
         return out, forward
 
     @property
@@ -488,7 +500,8 @@ class Task:
         self.norm_values = min([2, *forward.values_per_row])
         # a draw whose first axis is not that of the rows would change with padding
         self.needs_loop |= any(not shape or shape[0] % PROBED_ROWS for shape in draws.shapes)
-        if forward.replaced or self.spec.augment is not None or not _are_equal(trained, out):
+        changes_rows = self.spec.augment is not None or self.spec.autocast
+        if forward.replaced or changes_rows or not _are_equal(trained, out):
             self.replaces = True
             self.evaluated = evaluated
         return out
