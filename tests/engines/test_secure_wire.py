@@ -278,3 +278,25 @@ def test_a_site_hides_itself_in_a_small_cluster():
             pass
     assert 0 < min(wire.history[-1]["sizes"]) < 3  # hidden
     assert same_bits(loop.state, wire.state)
+
+
+def test_a_second_sum_of_a_round_is_over_the_same_sites():
+    """The difference of two sums would be the update of the site that is in one of them."""
+    fed = federation(clients=5)
+    wire = prepare_run(ct.FedAvg(), fed, **SMALL, engine="wire")
+    wire.step()
+    before = wire.engine.snapshot()
+
+    def train():
+        wire.engine.restore(before)  # as a server that was killed before it saved the round
+        return wire.round_context(1)(wire.method.train, shared=wire.state, stream="train")
+
+    assert same_bits(train().totals, train().totals)
+    quiet = fed.roster.names[2]
+    wire.engine.tamper_stage = lambda name, stage, reply: (
+        None if (name, stage) == (quiet, "masked") else reply
+    )
+    with pytest.raises(ct.CoterieError, match="0 clients answered train"):
+        train()
+    site = wire.engine.secure_sites[fed.roster.names[0]]
+    assert list(site.summed.values()) == [frozenset(fed.roster.names[:5])]

@@ -43,6 +43,9 @@ SendStage = Callable[[str, dict[str, Message] | dict[str, bytes]], dict[str, Upl
 class SecureSite:
     """Lets the uploads of a site leave it only in secure sums.
 
+    The updates of one round can be summed again, if the server lost the sum, but only over the same
+    sites: the difference of two sums would be the update of a site.
+
     Args:
         site: Runs client functions.
         identity: The site's registered key.
@@ -64,6 +67,9 @@ class SecureSite:
         self.integers: Integers | None = None  # the upload, until its sum is revealed
         self.purpose = SUMS
         self.sum: SumClient | None = None
+        # whose vectors were in the sums of training, by round and function
+        self.summed: dict[bytes, frozenset[str]] = {}
+        self.training = b""  # the round and function of the present sum, if it is one of training
 
     def begin(self, message: Message) -> bytes:
         """Run the call, keep its upload, and return the keys for the first sum."""
@@ -89,7 +95,9 @@ class SecureSite:
         if stage != "reveal":
             raise SiteRefusal("there is no such stage of a secure sum")
         reply = self.sum.reveal(payload)
-        self.sum = None
+        survived, self.sum = self.sum.survived, None
+        if self.training and self.summed.setdefault(self.training, survived) != survived:
+            raise SiteRefusal("the updates of this round were summed before, over other sites")
         if self.purpose == SUMS:
             self.integers = None
         return reply
@@ -103,6 +111,10 @@ class SecureSite:
         self.fixed_point = fixed_point
         self.integers = fixed_point.encode(updates)
         self.exchange = msgspec.msgpack.encode([self.run, head.version, head.path, head.name])
+        self.training = b""
+        if head.keeps_private and fn.declaration.max_calls(fn.__self__) == 1:
+            called = [head.call_version.round, head.path, head.name]
+            self.training = msgspec.msgpack.encode(called)
         return self._open(MEMBERS if counts_members(self.integers) else SUMS)
 
     def _second_sum(self, payload: bytes) -> bytes:

@@ -102,6 +102,8 @@ class NetworkEngine(SiteCoordinator):
         experiment = self.messenger.experiment.encode()
         part = collect_secure(self, call, aggregator, self.roster.names, send, run=experiment)
         pieces, result = first[0]
+        elapsed = datetime.datetime.now(datetime.UTC) - started
+        result = result._replace(seconds=elapsed.total_seconds())  # of all stages
         self._log(started, call, names, pieces, result, part)
         return part
 

@@ -137,6 +137,7 @@ class SumClient:
         )
         self.peers: dict[str, SignedKeys] = {}
         self.held: dict[str, HeldShares] = {}  # by the client whose secrets are shared
+        self.survived: frozenset[str] = frozenset()  # whose vectors are in the sum, once revealed
         self.next = 0  # the stage that comes next
 
     @property
@@ -213,13 +214,14 @@ class SumClient:
         """Stage "reveal": shares of seeds or of keys, never both of one client."""
         self._begin_stage("reveal")
         given = _decode(lists, Lists)
-        survived, dropped = set(given.survived), set(given.dropped)
+        survived, dropped = frozenset(given.survived), frozenset(given.dropped)
         if survived & dropped:
             raise SiteRefusal("a client is in both lists of the secure sum")
         if survived | dropped != set(self.held):
             raise SiteRefusal("the lists of the secure sum are not those of its clients")
         if len(survived) < self.threshold:
             raise SiteRefusal(TOO_FEW)
+        self.survived = survived
         seeds = {name: self.held[name].seed for name in sorted(survived)}
         keys = {name: self.held[name].key for name in sorted(dropped)}
         return msgspec.msgpack.encode(Shares(seeds, keys))
