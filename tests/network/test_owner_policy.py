@@ -66,6 +66,11 @@ def bodies(made: InProcessNetwork, name: str) -> list:
             "its owner does not allow the method fedavg, only ifca, cfl",
         ),
         ({"label": "income"}, {}, "its owner allows only the label income"),
+        (
+            {"max_epsilon_per_year": 4.0},
+            {},
+            "its owner allows ε = 4 per year, and a run without differential privacy has no limit",
+        ),
         ({"columns": ("a",)}, {"categories": "b"}, "its owner does not allow the column b"),
     ],
 )
@@ -200,6 +205,7 @@ def test_a_schema_of_a_regression(tmp_path):
         ("require_secre = true", "'require_secre': did you mean 'require_secure'?"),
         ("exact = 3", "key in policy.toml: 'exact'"),
         ("min_other_sites = 0", "min_other_sites is 0: it must be ≥ 1"),
+        ("max_epsilon_per_year = 0", "max_epsilon_per_year is 0"),
         ('digits = "many"', "digits in policy.toml is 'many': it must be a whole number"),
         ("require_secure = 3", "require_secure in policy.toml"),
         ("label = ['a', 'b']", "label in policy.toml"),

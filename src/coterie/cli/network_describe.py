@@ -28,6 +28,11 @@ from coterie.runs.start import create_task, model_name
 from coterie.runs.step_sizes import can_fit_step_sizes
 
 WHEN = {"start": "in round 0", "later": "from round 1 on", "any": "in every round"}
+TITLES = {
+    "plain": "Without secure sums",
+    "secure": "With secure sums",
+    "dp": "With differential privacy",
+}
 LIMITS = ("max_descriptions", "max_runs", "max_scores", "max_scores_per_table", "max_requests")
 
 
@@ -44,7 +49,7 @@ def describe(names: list[str], argv: list[str]) -> int:
     about = (
         "Show what a site would send under its owner's policy: before the first round, with a\n"
         "random split, and in rounds and evaluations, individually or only in sums over sites,\n"
-        "as the config file has it, without and with secure sums. Nothing is sent."
+        "without and with secure sums. Nothing is sent."
     )
     flags = read_flags("coterie network describe CONFIG", DescribeFlags, about, argv)
     _, spec, _ = read_network_run(check_config_name("describe", names), None)
@@ -95,8 +100,9 @@ def preview(spec: RunSpec, policy: OwnerPolicy, file: Path) -> dict[str, Any]:
         "curvature": local.schema is None and fits_steps,
         "model": sum(p.numel() for p in task.module.parameters()),
         "modes": {
-            name: describe_mode(local, spec, has_secure)
-            for name, has_secure in (("plain", False), ("secure", True))
+            "plain": describe_mode(local, spec, has_secure=False),
+            "secure": describe_mode(local, spec, has_secure=True),
+            "dp": {"refused": "runs over a network have none yet"},
         },
         "policy": {f.name: getattr(policy, f.name) for f in fields(OwnerPolicy)},
     }
@@ -190,8 +196,10 @@ def describe_rounds(
     name: str, mode: Mapping[str, Any], shown: Mapping[str, Any], spec: RunSpec
 ) -> Iterator[str]:
     """Yield what leaves in rounds and evaluations in one mode."""
-    chosen = "as in the config file" if spec.options.secure == (name == "secure") else "not chosen"
-    title = "With secure sums" if name == "secure" else "Without secure sums"
+    chosen = "as in the config file"
+    if name != ("secure" if spec.options.secure else "plain"):
+        chosen = "not chosen"
+    title = TITLES[name]
     if mode["refused"]:
         yield f"{title} ({chosen}): refused, nothing leaves: {mode['refused']}."
         return

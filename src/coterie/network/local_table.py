@@ -220,6 +220,11 @@ class LocalTable:
                 f"its owner requires sums over at least {owner.min_other_sites} other sites, and "
                 f"the run allows {run.secure_min - 1}"
             )
+        if owner.max_epsilon_per_year is not None:
+            raise SiteRefusal(
+                f"its owner allows ε = {owner.max_epsilon_per_year:g} per year, and a run without "
+                "differential privacy has no limit"
+            )
         if owner.columns:
             named = {*data.categories, data.split_column, data.time_column} - {None, data.label}
             self._check_columns({str(name) for name in named})

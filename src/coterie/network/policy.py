@@ -41,6 +41,12 @@ class OwnerPolicy:
     min_other_sites: int = setting(
         2, "under secure sums: fewest other sites in a sum that this site takes part in", ge=1
     )
+    max_epsilon_per_year: float | None = setting(
+        None,
+        "largest ε of all runs in a year; none: runs need no differential privacy. Runs over a "
+        "network have none yet, so with a limit every run is refused",
+        gt=0,
+    )
     schema: str | None = setting(
         None,
         "a file with the schema of the tables: the site then does not describe its rows, and the "
