@@ -34,7 +34,7 @@ ABOUT = """# What secure sums cost
 images in four rotations, with and without `--secure`, in turns. "groups found": seeds in which the
 clients' groups are exactly the planted ones. Accuracy and points lost are means over the seeds.
 This is a simulation: integers are added without masks. What masks cost on real nodes is in
-network.md.
+network_secure.md.
 
 Targets: groups found in 9 of 10 seeds, at most 0.5 points lost, at most 1.3 times the time."""
 
