@@ -38,9 +38,9 @@ from coterie.network.local_table import BUG
 from coterie.network.owner import DISCLOSURE_FILE
 from coterie.network.packets import Failed, Packet, Refused, Reply, read_head
 from coterie.network.policy import OwnerPolicy
-from coterie.network.server import begin, messenger_factory, serve
+from coterie.network.server import begin, serve
 from coterie.network.site import NetworkSite
-from coterie.network.transport import WaitPolicy
+from coterie.network.transport import Messenger, WaitPolicy
 from coterie.runs.options import Options
 from in_process import InProcessTransport
 from machines import write_tables
@@ -79,7 +79,7 @@ def train(base: Path, method: Algorithm, sites: Mapping[str, Any], fate: Any = N
         model="softmax",
     )
     try:
-        messenger = messenger_factory(transport, policy, clock=transport.clock)
+        messenger = Messenger(transport, policy, clock=transport.clock)
         return serve(begin(spec, list(SITES), messenger, folder / "run", experiment="1" * 16))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

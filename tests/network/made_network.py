@@ -17,9 +17,9 @@ from coterie.engines.replay import ExchangeRecord, read_log
 from coterie.network.handshake import RunSpec
 from coterie.network.packets import Packet
 from coterie.network.policy import OwnerPolicy
-from coterie.network.server import begin, messenger_factory, resume, serve
+from coterie.network.server import begin, resume, serve
 from coterie.network.site import NetworkSite
-from coterie.network.transport import WaitPolicy
+from coterie.network.transport import Messenger, WaitPolicy
 from coterie.runs.options import Options
 from coterie.runs.run import Run
 from coterie.runs.start import prepare_run
@@ -69,8 +69,8 @@ class InProcessNetwork:
         how = {"owner": OwnerPolicy(exact=self.options["seed"]), **how}
         return NetworkSite(name, self.tables / f"{name}.csv", self.base / "states" / name, **how)
 
-    def messenger(self):
-        return messenger_factory(self.transport, self.waiting, clock=self.transport.clock)
+    def messenger(self) -> Messenger:
+        return Messenger(self.transport, self.waiting, clock=self.transport.clock)
 
     def begin(self) -> Run:
         asked = RunSpec(

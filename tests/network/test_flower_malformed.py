@@ -119,7 +119,7 @@ def messenger_of(place) -> Messenger:
     transport = FlowerTransport(grid, NAMES, deadline=10, sleep=grid.sleep, clock=grid.clock)
     transport.connections()  # requests the names
     transport.connections()  # receives them
-    return Messenger(transport, "0" * 16, 1, WaitPolicy(deadline=10), clock=grid.clock)
+    return Messenger(transport, WaitPolicy(deadline=10), clock=grid.clock)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

@@ -82,7 +82,7 @@ def test_a_node_that_goes_and_comes_back_is_sent_its_packet_again(place):
 
     place.grid.fate = fate
     transport.sleep = sleep
-    messenger = Messenger(transport, "0" * 16, 1, WaitPolicy(deadline=10), clock=place.grid.clock)
+    messenger = Messenger(transport, WaitPolicy(deadline=10), clock=place.grid.clock)
     outcome = messenger.exchange(Cancel("no"), {name: {} for name in NAMES})
     assert not outcome.absent
     assert 3 <= outcome.arrived["oak"].seconds < 10 and outcome.arrived["ash"].seconds == 0
@@ -97,7 +97,7 @@ def test_messages_that_flower_does_not_accept_are_logged_and_sent_again(place, c
     place.grid.push_messages = lambda messages: (
         refused if (refused := next(refusals, None)) is not None else push(messages)
     )
-    messenger = Messenger(transport, "0" * 16, 1, WaitPolicy(deadline=10), clock=place.grid.clock)
+    messenger = Messenger(transport, WaitPolicy(deadline=10), clock=place.grid.clock)
     result = messenger.exchange(Cancel("no"), {"ash": {}, "birch": {}})
     assert {*result.arrived} == {"ash", "birch"} and result.seconds >= 20
     assert caplog.text.count("Flower did not accept a message to it") == 2

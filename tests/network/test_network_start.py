@@ -85,7 +85,7 @@ def test_a_site_that_is_not_there_is_waited_for_and_named(tmp_path):
     network = InProcessNetwork(tmp_path, IFCA, waiting=WaitPolicy(deadline=10, max_deadlines=2))
     network.transport.away.add("cedar")
     begins(network, "cedar did not reply within 20 seconds")
-    messenger = network.messenger()("0" * 16, 1)
+    messenger = network.messenger()
     assert messenger.wait_for(list(NAMES), 7.0) == ["cedar"]
 
 

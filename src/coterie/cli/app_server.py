@@ -15,9 +15,8 @@ from coterie.core.errors import CoterieError, unknown_name
 from coterie.core.settings import setting
 from coterie.network.flower import FlowerTransport
 from coterie.network.flower_setup import check_flower
-from coterie.network.packets import NO_EXPERIMENT
-from coterie.network.server import begin, messenger_factory, resume, serve
-from coterie.network.transport import list_names
+from coterie.network.server import begin, resume, serve
+from coterie.network.transport import Messenger, list_names
 from coterie.runs.folder import ensure_free
 from coterie.runs.run import Run
 
@@ -74,17 +73,17 @@ def run_server(grid: Grid, config: Mapping[str, Any]) -> Run:
         ensure_free(out)  # before waiting for the sites
     sites = sorted(set(asked.sites))
     transport = FlowerTransport(grid, sites, asked.deadline)
-    open_messenger = messenger_factory(transport, asked.waiting())
+    messenger = Messenger(transport, asked.waiting())
     watcher = Watcher(asked.quiet, repeats=True)
     with watcher.showing():
         if asked.resume and out is not None:
-            run = resume(out, open_messenger)
+            run = resume(out, messenger)
         else:
-            missing = open_messenger(NO_EXPERIMENT, 0).wait_for(sites, asked.wait)
+            missing = messenger.wait_for(sites, asked.wait)
             if missing:
                 names = list_names(missing)
                 raise CoterieError(f"{names} did not connect", "check them, or change `sites`")
-            run = begin(to_run, sites, open_messenger, out or read.folder())
+            run = begin(to_run, sites, messenger, out or read.folder())
         serve(run, watcher.follow(run.method.name, run))
         assert run.folder is not None
         watcher.note(f"run saved in {run.folder.path.resolve()}")

@@ -14,7 +14,7 @@ from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
 from coterie.engines.codec import BadBytes
 from coterie.network.flower import encode_name, encode_packets, read_packet
-from coterie.network.packets import NO_EXPERIMENT, Refused, RequestNumber
+from coterie.network.packets import Refused, pack_reply
 from coterie.network.policy import PolicyFlags, policy_of
 
 
@@ -69,13 +69,13 @@ def answer(message: Message, config: Mapping[str, Any]) -> Message:
         message: The request.
         config: The node config of the SuperNode.
     """
-    from coterie.network.site import NetworkSite, pack_reply
+    from coterie.network.site import NetworkSite
 
     node = read_node_config(config)
     site = NetworkSite(node.name, node.table, Path(node.state), policy_of(node))
     try:
         reply = site.handle(read_packet(message))
     except BadBytes as e:
-        reply = pack_reply(NO_EXPERIMENT, RequestNumber(0, 0), Refused(str(e)))
+        reply = pack_reply(None, Refused(str(e)))
     (content,) = encode_packets([reply])
     return Message(content, reply_to=message)

@@ -108,7 +108,7 @@ def run_peer(spec: RunSpec, flags: PeersFlags) -> int:
 
 def join_group(name: str, flags: PeersFlags) -> PeerGroup:
     """Connect to the other peers."""
-    from coterie.network.connections import check_port
+    from coterie.network.connections import listen
     from coterie.network.https_node import split_address
     from coterie.network.https_server import HttpsServer
     from coterie.network.peer_group import FirstPeer, OtherPeer
@@ -118,7 +118,7 @@ def join_group(name: str, flags: PeersFlags) -> PeerGroup:
     if flags.certs is None:
         return OtherPeer(flags.first, Path(flags.key), flags.wait)
     try:
-        check_port(host, port, "the first peer")
+        listen(host, port, "the first peer").close()
     except CoterieError as e:
         raise CoterieError(e.what, "give --first an address and a free port of this machine") from e
     server = HttpsServer(host, port, Path(flags.certs))

@@ -21,17 +21,15 @@ from coterie.cli.progress import Watcher
 from coterie.cli.watch import TOKEN, describe_address, warn_unencrypted
 from coterie.core.errors import CoterieError, Option
 from coterie.core.settings import setting
-from coterie.network.connections import check_port
-from coterie.network.packets import NO_EXPERIMENT
+from coterie.network.connections import listen
 from coterie.network.server import (
-    OpenMessenger,
     begin,
     export_models,
-    messenger_factory,
     read_network_file,
     resume,
     serve,
 )
+from coterie.network.transport import Messenger
 from coterie.runs.folder import ensure_free, is_incomplete
 from coterie.runs.run import Run
 
@@ -57,7 +55,7 @@ def server(names: list[str], argv: list[str]) -> int:
     registered = SiteDirectory(certs).names
     check_minimum_sites(flags, len(registered))
     if flags.page:
-        check_port(flags.page_host, flags.page, "the live page", "page", "page_host")
+        listen(flags.page_host, flags.page, "the live page", "page", "page_host").close()
     out = config_file.given_folder
     if flags.resume and out is None:
         raise CoterieError("--resume needs the folder of the run", "give --out")
@@ -69,17 +67,17 @@ def server(names: list[str], argv: list[str]) -> int:
     with watcher.showing():
         transport = HttpsServer(flags.host, flags.port, certs)
         watcher.note(f"listening on {flags.host}:{flags.port} for {len(registered)} sites")
-        open_messenger = messenger_factory(transport, flags.waiting())
+        messenger = Messenger(transport, flags.waiting())
         title = f"{spec.method.name} on {len(registered)} sites"
         try:
             with live_page(flags, title, transport, watcher) as watched:
                 if resumes and out is not None:
                     if watched is not None:
                         watched.show_folder(out)
-                    run = resume(out, open_messenger)
+                    run = resume(out, messenger)
                 else:
-                    sites = wait_for_sites(flags, registered, open_messenger)
-                    run = begin(spec, sites, open_messenger, out or config_file.folder())
+                    sites = wait_for_sites(flags, registered, messenger)
+                    run = begin(spec, sites, messenger, out or config_file.folder())
                 if watched is not None:
                     watched.show(run)
                 serve(run, watcher.follow(run.method.name, run))
@@ -135,17 +133,14 @@ def check_minimum_sites(flags: ServerFlags, registered: int) -> None:
         )
 
 
-def wait_for_sites(
-    flags: ServerFlags, registered: list[str], open_messenger: OpenMessenger
-) -> list[str]:
+def wait_for_sites(flags: ServerFlags, registered: list[str], messenger: Messenger) -> list[str]:
     """Wait for the sites before the first round.
 
     Returns:
         All sites that have a certificate; after --wait seconds those that are connected, if they
         are enough.
     """
-    # no run yet: this messenger only looks at the connections
-    missing = open_messenger(NO_EXPERIMENT, 0).wait_for(registered, flags.wait)
+    missing = messenger.wait_for(registered, flags.wait)
     connected = [name for name in registered if name not in missing]
     if not missing:
         return connected

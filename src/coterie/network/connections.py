@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import socket
 import ssl
 import time
@@ -22,6 +23,7 @@ except ImportError:  # Windows
 
 log = logging.getLogger("coterie")
 LOOPBACK = "127.0.0.1"
+BACKLOG = 512  # connections that may wait to be accepted
 MAX_UNKNOWN = 256  # connections that have not shown a registered certificate yet
 MAX_FILES = 4096  # that a server may have open
 SPARE_FILES = 100  # open files that this process needs beside its connections
@@ -42,14 +44,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def check_port(
+def listen(
     host: str,
     port: int,
     listener: str = "the server",
     port_option: str = "port",
     host_option: str = "host",
-) -> None:
-    """Refuse an address on which this process cannot listen.
+) -> socket.socket:
+    """Return a socket that listens on an address.
 
     Args:
         host: Name or address of an interface of this machine.
@@ -63,12 +65,11 @@ def check_port(
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        with socket.socket(family) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, UnicodeError) as e:
-        reason = getattr(e, "strerror", None) or e
-        taken = isinstance(e, OSError) and e.errno in (errno.EADDRINUSE, errno.EACCES)
+        number = e.errno if isinstance(e, OSError) else None
+        reason = e if number is None or number < 0 else os.strerror(number)
+        taken = number in (errno.EADDRINUSE, errno.EACCES)
         raise CoterieError(
             f"{listener} cannot listen on {host}:{port} ({reason})",
             "choose another {}",

@@ -6,7 +6,6 @@ A call becomes one message per site. The replies that arrive in time are aggrega
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from coterie.engines.codec import BadBytes, Types
 from coterie.engines.coordinator import SiteCoordinator, UploadOrRefusal
 from coterie.engines.message import Message
 from coterie.engines.replay import ExchangeRecord, append_record
+from coterie.network.audit import now_as_text
 from coterie.network.packets import CallClient, Done, Refused, SecureStage, WriteModel
 from coterie.network.transport import ExchangeResult, Messenger, failure_reason
 from coterie.runs.files import create_file, write_error
@@ -61,7 +61,7 @@ class NetworkEngine(SiteCoordinator):
         """
         if aggregator.fixed_point is not None:
             return self._map_secure(call, aggregator)
-        started = datetime.datetime.now(datetime.UTC)
+        started = now_as_text()
         messages = self.messages(call)
         names = [self.roster.names[i] for i in call.ids.tolist()]
         pieces = as_pieces(messages, names)
@@ -78,7 +78,7 @@ class NetworkEngine(SiteCoordinator):
         """Run a call whose uploads leave the sites only in a secure sum."""
         from coterie.engines.secure_exchange import collect_secure  # loads cryptography
 
-        started = datetime.datetime.now(datetime.UTC)
+        started = now_as_text()
         names = [self.roster.names[i] for i in call.ids.tolist()]
         first: list[tuple[dict[str, dict[str, bytes]], ExchangeResult]] = []
 
@@ -132,7 +132,7 @@ class NetworkEngine(SiteCoordinator):
     # -- logs
     def _log(
         self,
-        started: datetime.datetime,
+        started: str,
         call: Call,
         names: list[str],
         pieces: dict[str, dict[str, bytes]],
@@ -145,7 +145,7 @@ class NetworkEngine(SiteCoordinator):
         rejected = {names[at]: reason for at, reason in part.rejected}
         arrived = result.arrived
         entry = ExchangeRecord(
-            time=started.isoformat(timespec="milliseconds"),
+            time=started,
             epoch=result.number.epoch,
             sequence=result.number.sequence,
             version=call.version,

@@ -21,9 +21,9 @@ from coterie.network.packets import (
     Packet,
     Reply,
     Request,
+    pack_reply,
     read_head,
     sanitize_text,
-    write_head,
 )
 
 log = logging.getLogger("coterie")
@@ -278,12 +278,12 @@ class FlowerTransport:
                     replies.append((sent.name, read_reply(reply, sent.request)))
             except BadBytes as e:
                 self._warn_once(f"{sent.name}: {MALFORMED}: {e}")
-                replies.append((sent.name, failed_reply(sent.request, f"{MALFORMED}: {e}")))
+                replies.append((sent.name, pack_reply(sent.request, Failed(f"{MALFORMED}: {e}"))))
             del self.pending[identifier]
         online = self.connections() if failed else {}
         for sent in failed:
             if online.get(sent.name) == sent.connection:
-                replies.append((sent.name, failed_reply(sent.request, APP_FAILED)))
+                replies.append((sent.name, pack_reply(sent.request, Failed(APP_FAILED))))
         return replies
 
 
@@ -298,14 +298,3 @@ def read_reply(message: Message, request: Request) -> Packet:
     if (head.experiment, head.number) != (request.experiment, request.number):
         raise BadBytes("it answers another request")
     return packet
-
-
-def failed_reply(request: Request, reason: str) -> Packet:
-    """Return the reply `Failed` to a request."""
-    head = Reply(
-        experiment=request.experiment,
-        epoch=request.epoch,
-        sequence=request.sequence,
-        body=Failed(reason),
-    )
-    return Packet(write_head(head), {})

@@ -13,10 +13,11 @@ import logging
 import re
 import socket
 import ssl
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from coterie.core.errors import CoterieError
 from coterie.engines.codec import BadBytes
@@ -37,6 +38,8 @@ CLOSED_AT_ONCE = (
     "the server closed the connection at once: by its clock this site's certificate is not valid, "
     "or it has too many connections; its log has the reason"
 )
+M_MMAP_THRESHOLD = -3  # of mallopt(3)
+LARGE_BLOCK = 2**20  # bytes
 MAKE_CERTIFICATE = "make one with `coterie network certs` on the server"
 
 
@@ -210,6 +213,7 @@ class HttpsNode:
         self.site = site
         self.server = server
         self.context = client_context(identity)
+        self.memory = HeapMemory()
         self.connection: ServerConnection | None = None
         self.left_at: float | None = None  # time at which the node saw that its owner left
         self.has_reported_leaving = False
@@ -273,7 +277,7 @@ class HttpsNode:
         if not self.connection.reply(request.number, reply):
             log.info("%s: the server no longer waits for a reply", self.site.client)
         self.has_reported_leaving = has_left
-        release_memory()
+        self.memory.release()
         if self.site.fault is not None:
             raise self.site.fault
 
@@ -312,9 +316,19 @@ def explain_certificate(error: ssl.SSLCertVerificationError) -> str:
     return "the server's certificate is not signed by the authority that this site accepts"
 
 
-def release_memory() -> None:
-    """Return free memory to the system; glibc otherwise keeps the memory of large messages."""
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError):
-        return  # another C library
+class HeapMemory:
+    """Returns free memory of this process to the system, where glibc would keep it.
+
+    A large message or model is returned as soon as it is freed: glibc would otherwise raise the
+    size from which it does so to 32 MB.
+    """
+
+    def __init__(self) -> None:
+        self.libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
+        if self.libc is not None and hasattr(self.libc, "mallopt"):  # not in every C library
+            self.libc.mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
+
+    def release(self) -> None:
+        """Return what is free between blocks in use."""
+        if hasattr(self.libc, "malloc_trim"):
+            self.libc.malloc_trim(0)

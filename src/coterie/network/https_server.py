@@ -13,23 +13,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
+import socket
 import threading
 from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from coterie.core.errors import CoterieError
 from coterie.engines.codec import BadBytes
 from coterie.network.certificates import SERVER, SiteDirectory
 from coterie.network.connections import (
+    BACKLOG,
     Connection,
     ConnectionGate,
     Refusals,
     ServerCertificate,
-    check_port,
+    listen,
 )
 from coterie.network.packets import REQUEST, SESSION, Packet, from_bytes, to_chunks
 
@@ -71,6 +73,18 @@ class SiteLink:
         return self.packet is not None and number == str(self.number)
 
 
+class NoAnswer(Exception):
+    """A site gets only a status.
+
+    Args:
+        status: The HTTP status.
+    """
+
+    def __init__(self, status: int) -> None:
+        super().__init__()
+        self.status = status
+
+
 class HttpsServer:
     """A transport to sites that connect over HTTPS.
 
@@ -90,24 +104,16 @@ class HttpsServer:
         self.port = port
         self.max_reply = max_reply
         self.gate = ConnectionGate(ServerCertificate(certs / SERVER), self.refusals)
-        check_port(host, port)
+        listening = listen(host, port)
         self._links: dict[str, SiteLink] = {}
         self._replies: queue.SimpleQueue[tuple[str, Packet]] = queue.SimpleQueue()
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(self._log_error)
         self._stop = asyncio.Event()
-        started = threading.Event()
-        self._failure: OSError | None = None
         self._thread = threading.Thread(
-            target=lambda: self._loop.run_until_complete(self._serve(host, port, started)),
-            daemon=True,
+            target=lambda: self._loop.run_until_complete(self._serve(listening)), daemon=True
         )
         self._thread.start()
-        started.wait()
-        if self._failure is not None:
-            raise CoterieError(
-                f"the server cannot listen on {host}:{port} ({self._failure})", "check the address"
-            )
 
     # -- a transport; called from other threads
     @property
@@ -141,7 +147,7 @@ class HttpsServer:
             self._thread.join()
 
     # -- in the thread of the server
-    async def _serve(self, host: str, port: int, started: threading.Event) -> None:
+    async def _serve(self, listening: socket.socket) -> None:
         app = web.Application(middlewares=[self._answer_errors])
         app.router.add_post("/connect", self._connect)
         app.router.add_get("/request", self._next_request)
@@ -150,15 +156,9 @@ class HttpsServer:
         await runner.setup()
         assert runner.server is not None
         http = runner.server
-        try:
-            server = await self._loop.create_server(
-                lambda: Connection(self.gate, http()), host, port, backlog=512
-            )
-        except OSError as e:
-            self._failure = e
-            return
-        finally:
-            started.set()
+        server = await self._loop.create_server(
+            lambda: Connection(self.gate, http()), sock=listening, backlog=BACKLOG
+        )
         reloading = self._loop.create_task(self._reload())
         await self._stop.wait()
         reloading.cancel()
@@ -198,6 +198,8 @@ class HttpsServer:
         """Answer a failure with a status only; its text may quote what a site sent."""
         try:
             return await handler(request)
+        except NoAnswer as e:
+            return web.Response(status=e.status)
         except web.HTTPException as e:
             self.refusals.add(MALFORMED, request.remote or "somebody")
             return web.Response(status=e.status)
@@ -205,29 +207,26 @@ class HttpsServer:
             log.exception("a request failed")
             return web.Response(status=500)
 
-    def _identify(self, request: web.Request) -> tuple[str, SiteLink] | None:
-        """Return the site whose certificate the connection has, or refuse the connection."""
+    def _identify(self, request: web.Request) -> tuple[str, SiteLink]:
+        """Return the site whose certificate the connection has."""
         connection = self.gate.open[request.protocol]
         name = self.sites.find(connection.fingerprint)
         if name is None and self.sites.reload():
             name = self.sites.find(connection.fingerprint)
         if name is None:
             self.refusals.add(NOT_REGISTERED, connection.party)
-            return None
+            raise NoAnswer(403)
         link = self._links.setdefault(name, SiteLink())
         connection.assign(name, link.connections)
         return name, link
 
     async def _connect(self, request: web.Request) -> web.Response:
-        site = self._identify(request)
-        if site is None:
-            return web.Response(status=403)
-        name, link = site
+        name, link = self._identify(request)
         now = self._loop.time()
         link.begun = [when for when in link.begun if now - when < SESSION_PERIOD]
         if len(link.begun) >= MAX_SESSIONS:
             self.refusals.add(TOO_OFTEN, name)
-            return web.Response(status=429)
+            raise NoAnswer(429)
         link.begun.append(now)
         link.session += 1
         if link.session == 1:
@@ -237,20 +236,15 @@ class HttpsServer:
         return web.Response(headers={SESSION: str(link.session)})
 
     async def _next_request(self, request: web.Request) -> web.StreamResponse:
-        site = self._identify(request)
-        if site is None:
-            return web.Response(status=403)
-        _, link = site
+        _, link = self._identify(request)
         if request.headers.get(SESSION) != str(link.session):
-            return web.Response(status=410)  # the server or another node has begun a new session
+            raise NoAnswer(410)  # the server or another node has begun a new session
         if link.packet is None and not self._stop.is_set():
             link.arrived.clear()
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(link.arrived.wait(), LONG_POLL)
-            except TimeoutError:
-                return web.Response(status=204)
         if link.packet is None:
-            return web.Response(status=204)
+            raise NoAnswer(204)
         chunks = to_chunks(link.packet)
         response = web.StreamResponse(headers={REQUEST: str(link.number)})
         response.content_length = sum(map(len, chunks))
@@ -260,26 +254,23 @@ class HttpsServer:
         return response
 
     async def _reply(self, request: web.Request) -> web.Response:
-        site = self._identify(request)
-        if site is None:
-            return web.Response(status=403)
-        name, link = site
+        name, link = self._identify(request)
         number = request.headers.get(REQUEST, "")
         if not number.isdecimal() or not 0 < int(number[:20]) <= link.number:
             self.gate.open[request.protocol].refuse(NOT_REQUESTED, name)
-            return web.Response(status=409)
+            raise NoAnswer(409)
         length = request.content_length
         if length is None or length > self.max_reply:
             self.gate.open[request.protocol].refuse(TOO_LONG, name)
-            return web.Response(status=413)
-        if not link.waits_for(number):
-            return web.Response(status=409)  # it comes too late, and is discarded
+            raise NoAnswer(413)
+        if not link.waits_for(number):  # it comes too late, and is discarded
+            raise NoAnswer(409)
         try:
             raw = await request.content.readexactly(length) if length else b""
         except asyncio.IncompleteReadError:
-            return web.Response(status=400)
+            raise NoAnswer(400) from None
         if not link.waits_for(number):  # answered or replaced meanwhile
-            return web.Response(status=409)
+            raise NoAnswer(409)
         link.packet = None
         try:
             packet = from_bytes(raw)

@@ -282,6 +282,19 @@ def write_head(head: Request | Reply) -> bytes:
     return msgspec.json.encode(head)
 
 
+def pack_reply(
+    request: Request | None, body: ReplyBody, pieces: dict[str, bytes] | None = None
+) -> Packet:
+    """Return the reply to a request as a packet; None: the request cannot be read."""
+    head = Reply(
+        experiment=NO_EXPERIMENT if request is None else request.experiment,
+        epoch=0 if request is None else request.epoch,
+        sequence=0 if request is None else request.sequence,
+        body=body,
+    )
+    return Packet(write_head(head), pieces or {})
+
+
 def sanitize_text(text: str) -> str:
     """Make a text of the other side safe to print: one short line without control characters."""
     plain = "".join(" " if unicodedata.category(char)[0] == "C" else char for char in text)

@@ -40,14 +40,13 @@ from coterie.network.policy import OwnerPolicy
 from coterie.network.server import (
     NetworkFile,
     begin,
-    messenger_factory,
     read_network_file,
     resume,
     serve,
     write_network_file,
 )
 from coterie.network.site import NetworkSite
-from coterie.network.transport import ExchangeResult, WaitPolicy, failure_reason
+from coterie.network.transport import ExchangeResult, Messenger, WaitPolicy, failure_reason
 from coterie.runs.config import decode, encode_readable
 from coterie.runs.files import make_private_folder, write_text
 from coterie.runs.folder import NETWORK, RESTART, RunFolder, checkpoint_round, lock_folder
@@ -286,10 +285,10 @@ class Peer:
         check_cards(cards)
         names = [card.name for card in cards]
         transport = PeerTransport(self.site, names, group.all_gather)
-        open_messenger = messenger_factory(transport, policy)
+        messenger = Messenger(transport, policy)
         if have_common_run(cards):
             self._remove_later_rounds(cards)
-            run = resume(self.run_folder, open_messenger, engine=PeerNetwork)
+            run = resume(self.run_folder, messenger, engine=PeerNetwork)
         else:
             if self.run_folder.exists():  # another peer was killed before it had made its folder
                 shutil.rmtree(self.run_folder)
@@ -299,7 +298,7 @@ class Peer:
             run = begin(
                 self.spec,
                 names,
-                open_messenger,
+                messenger,
                 self.run_folder,
                 experiment=cards[0].proposal,
                 engine=PeerNetwork,

@@ -6,8 +6,7 @@ import logging
 import secrets
 import shutil
 import sys
-import time
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ from coterie.network.engine import (
 from coterie.network.handshake import RunSpec, perform_handshake
 from coterie.network.owner import OWNER_REASONS
 from coterie.network.packets import CallClient, Experiment, RequestBody, Terms, WriteModel
-from coterie.network.transport import ExchangeResult, Messenger, Transport, WaitPolicy, list_names
+from coterie.network.transport import ExchangeResult, Messenger, list_names
 from coterie.runs.config import (
     Fingerprints,
     Origin,
@@ -60,7 +59,6 @@ from coterie.serve.export import CARD, export_groups
 
 log = logging.getLogger("coterie")
 NO_LOSSES = "it sent no losses"
-OpenMessenger = Callable[[str, int], Messenger]  # from experiment and epoch
 
 
 class NetworkFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -82,18 +80,11 @@ def write_network_file(folder: Path, content: NetworkFile) -> None:
     write_text(folder / NETWORK, encode_readable(content))
 
 
-def messenger_factory(
-    transport: Transport, policy: WaitPolicy, clock: Callable[[], float] = time.monotonic
-) -> OpenMessenger:
-    """Return a function that makes the messenger of an experiment over a transport."""
-    return lambda experiment, epoch: Messenger(transport, experiment, epoch, policy, clock)
-
-
 # ------------------------------------------------------------------------------ start
 def begin(
     spec: RunSpec,
     names: list[str],
-    open_messenger: OpenMessenger,
+    messenger: Messenger,
     out: Path,
     *,
     experiment: str | None = None,
@@ -104,7 +95,7 @@ def begin(
     Args:
         spec: The run.
         names: Names of the sites.
-        open_messenger: Makes the messenger of an experiment.
+        messenger: Reaches the sites.
         out: Folder of the run.
         experiment: Id of the run; None: a new one.
         engine: Class of the engine.
@@ -115,8 +106,8 @@ def begin(
     ensure_free(out)
     if not names:
         raise CoterieError("a network needs at least one site", "register one")
-    experiment = experiment or secrets.token_hex(8)
-    messenger = open_messenger(experiment, 1)
+    messenger.experiment = experiment or secrets.token_hex(8)
+    messenger.epoch = 1
     roster, method, task, terms = perform_handshake(messenger, sorted(names), spec)
     command = sys.argv
     if Path(command[0]).name.startswith("flwr"):  # its arguments contain a token
@@ -133,7 +124,7 @@ def begin(
         origin=Origin(),
         command=command,
     )
-    content = NetworkFile(experiment=experiment, epoch=1, terms=terms)
+    content = NetworkFile(experiment=messenger.experiment, epoch=1, terms=terms)
     # network.json first: a folder with a config.json is complete
     folder = RunFolder.create(out, config, before=lambda: write_network_file(out, content))
     network = engine(roster, types_of(method), messenger, folder.path)
@@ -156,16 +147,14 @@ def make_run(
 
 
 # ------------------------------------------------------------------------------ resume
-def resume(
-    out: Path, open_messenger: OpenMessenger, engine: type[NetworkEngine] = NetworkEngine
-) -> Run:
+def resume(out: Path, messenger: Messenger, engine: type[NetworkEngine] = NetworkEngine) -> Run:
     """Restore the run of a folder from its newest checkpoint, and inform the sites.
 
     Each start has a higher epoch, so that sites refuse requests of earlier starts.
 
     Args:
         out: Folder of the run.
-        open_messenger: Makes the messenger of an experiment.
+        messenger: Reaches the sites.
         engine: Class of the engine.
 
     Raises:
@@ -188,7 +177,7 @@ def resume(
             f"the model of {out} ({config.model}) differs in this version",
             f"use coterie {config.coterie}",
         )
-    messenger = open_messenger(content.experiment, content.epoch)
+    messenger.experiment, messenger.epoch = content.experiment, content.epoch
     messenger.left.update(dict.fromkeys(sites_that_left(out / "diary.jsonl")))
     network = engine(roster, types_of(method), messenger, folder.path)
     run = make_run(method, task, network, options, folder, config.model)

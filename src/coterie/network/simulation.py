@@ -20,9 +20,9 @@ from coterie.network.connections import LOOPBACK, free_port
 from coterie.network.handshake import NOT_ALL, RunSpec, SitesFailed
 from coterie.network.https_server import HttpsServer
 from coterie.network.local_table import ENDS_NODE
-from coterie.network.packets import NO_EXPERIMENT, Packet
-from coterie.network.server import begin, messenger_factory, serve
-from coterie.network.transport import WaitPolicy, list_names
+from coterie.network.packets import Packet
+from coterie.network.server import begin, serve
+from coterie.network.transport import Messenger, WaitPolicy, list_names
 from coterie.runs.files import write_error
 from coterie.runs.run import OnRound, Run
 
@@ -221,15 +221,15 @@ class Simulation:
             CoterieError: A node cannot join or has ended; the message quotes its error.
         """
         names = sorted(self.files)
-        open_messenger = messenger_factory(server, policy)
+        messenger = Messenger(server, policy)
         try:
-            missing = open_messenger(NO_EXPERIMENT, 0).wait_for(names, CONNECT_TIMEOUT)
+            missing = messenger.wait_for(names, CONNECT_TIMEOUT)
             if missing:
                 raise CoterieError(
                     f"the nodes of {list_names(missing)} did not connect",
                     f"see {server.nodes.folder}/*.log",
                 )
-            run = begin(self.spec, names, open_messenger, base / "run")
+            run = begin(self.spec, names, messenger, base / "run")
             return serve(run, follow(run))
         except (SitesFailed, NodesEnded) as e:
             # nodes may end while the server informs them that they cannot join

@@ -34,7 +34,6 @@ from coterie.network.local_table import (
 )
 from coterie.network.owner import Disclosure, OwnerStatus, Participation
 from coterie.network.packets import (
-    NO_EXPERIMENT,
     CallClient,
     Cancel,
     CheckModel,
@@ -44,16 +43,15 @@ from coterie.network.packets import (
     NotParticipating,
     Packet,
     Refused,
-    Reply,
     ReplyBody,
     Request,
     RequestNumber,
     SecureStage,
     Terms,
     WriteModel,
+    pack_reply,
     read_head,
     sanitize_text,
-    write_head,
 )
 from coterie.network.policy import OwnerPolicy
 from coterie.network.states import SiteFolder, StoredStates, StoredTerms
@@ -140,7 +138,7 @@ class NetworkSite:
         try:
             request = read_head(packet.head, Request)
         except BadBytes as e:
-            return pack_reply(NO_EXPERIMENT, RequestNumber(0, 0), Refused(str(e)))
+            return pack_reply(None, Refused(str(e)))
         pieces: dict[str, bytes] = {}
         try:
             body, pieces = self._dispatch(request, packet.pieces)
@@ -153,7 +151,7 @@ class NetworkSite:
             body = Failed(BUG)
         if isinstance(body, Refused):  # failures are in the log already
             log.warning("%s: refused a request: %s.", self.client, body.reason)
-        reply = pack_reply(request.experiment, request.number, body, pieces)
+        reply = pack_reply(request, body, pieces)
         if isinstance(request.body, CallClient | SecureStage) and isinstance(body, Done):
             self.last_exchange = digest, reply
         return reply
@@ -362,11 +360,3 @@ class NetworkSite:
         text = json.dumps({"round": latest.round, "group": group.tolist()})
         write_text(session.folder.model / OWN_GROUP, text + "\n")
         log.info("%s: its own group, which only this site knows: %s", self.client, group.tolist())
-
-
-def pack_reply(
-    experiment: str, number: RequestNumber, body: ReplyBody, pieces: dict[str, bytes] | None = None
-) -> Packet:
-    """Return a reply as a packet."""
-    reply = Reply(experiment=experiment, epoch=number.epoch, sequence=number.sequence, body=body)
-    return Packet(write_head(reply), pieces or {})

@@ -20,6 +20,7 @@ from coterie.engines.codec import BadBytes
 from coterie.network.audit import Audit, AuditRecord, AuditResult, now_as_text
 from coterie.network.owner import OWNER_REASONS
 from coterie.network.packets import (
+    NO_EXPERIMENT,
     CallClient,
     Done,
     Failed,
@@ -234,9 +235,9 @@ class Messenger:
 
     Attributes:
         transport: Carries the packets.
-        experiment: Id of the run.
-        epoch: Number of starts of the server.
         policy: Deadline, quorum and grace.
+        experiment: Id of the run; set when the run begins.
+        epoch: Number of starts of the server.
         clock: Current time in seconds.
         sequence: Number of the last request.
         audit: Log of all requests.
@@ -248,9 +249,9 @@ class Messenger:
     """
 
     transport: Transport
-    experiment: str
-    epoch: int
     policy: WaitPolicy = field(default_factory=WaitPolicy)
+    experiment: str = NO_EXPERIMENT
+    epoch: int = 0
     clock: Callable[[], float] = time.monotonic
     sequence: int = 0
     audit: Audit = field(default_factory=Audit)
