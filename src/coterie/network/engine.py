@@ -78,7 +78,7 @@ class NetworkEngine(SiteCoordinator):
         """Run a call whose uploads leave the sites only in a secure sum."""
         from coterie.engines.secure_exchange import collect_secure  # loads cryptography
 
-        started = now_as_text()
+        started, began = now_as_text(), self.messenger.clock()
         names = [self.roster.names[i] for i in call.ids.tolist()]
         first: list[tuple[dict[str, dict[str, bytes]], ExchangeResult]] = []
 
@@ -102,8 +102,8 @@ class NetworkEngine(SiteCoordinator):
         experiment = self.messenger.experiment.encode()
         part = collect_secure(self, call, aggregator, self.roster.names, send, run=experiment)
         pieces, result = first[0]
-        elapsed = datetime.datetime.now(datetime.UTC) - started
-        result = result._replace(seconds=elapsed.total_seconds())  # of all stages
+        seconds = self.messenger.clock() - began
+        result = result._replace(seconds=seconds)  # of all stages
         self._log(started, call, names, pieces, result, part)
         return part
 
