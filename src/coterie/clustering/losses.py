@@ -8,9 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.core.client_data import Data
+from coterie.core.errors import CoterieError
 from coterie.core.params import Params, argmin_finite
 from coterie.core.randomness import digest, scramble, uniform
 from coterie.core.task import Batch, Task
+from coterie.optim.batching import batch_clients
+from coterie.optim.row_randomness import RowRandomness
 
 RESAMPLES = 200
 BLOCKS = 256  # clients with more rows resample whole blocks of rows
@@ -57,6 +61,38 @@ def best_by_loss(task: Task, centres: list[Params], batch: Batch) -> tuple[Tenso
     """
     losses = torch.stack([task.loss(c, batch) for c in centres])
     return argmin_finite(losses), losses
+
+
+def choose_privately(task: Task, centres: list[Params], data: Data) -> Choice:
+    """Choose a centre under record-level differential privacy, by the exponential mechanism.
+
+    j = argmin_j (m_j − Gumbel·2Δ/ε_s), with the error rate m_j of centre j on the client's rows and
+    Δ = 1/(n − 1) (Liu et al. 2022). A choice has the Rényi divergence α·ε_s²/8.
+
+    Returns:
+        The choice; its losses are 0, since they do not leave the client.
+
+    Raises:
+        CoterieError: If the model predicts numbers, which have no error rate.
+    """
+    privacy = task.row_privacy
+    assert privacy is not None
+    if task.kind != "classification":
+        raise CoterieError(
+            "with dp=rows a client chooses its cluster by its error rate, and numbers have none: "
+            "use a method without choices, such as mr-mtl."
+        )
+    rows = data.own
+    wrong = torch.stack([task.outputs(c, rows.x).argmax(-1) != rows.y for c in centres])
+    errors = (wrong * rows.mask).sum(1).double() / data.size.double().clamp(min=1)
+    scale = 2 / (data.size.double() - 1).clamp(min=1) / privacy.choice_epsilon
+
+    def draw(keys: Tensor) -> Tensor:
+        return RowRandomness(privacy, keys).gumbels(len(centres))
+
+    noise = batch_clients(draw, data.key + digest("choice"), task.execution)
+    centre = (errors - noise * scale).argmin()
+    return Choice(centre, torch.zeros_like(errors, dtype=task.dtype), None)
 
 
 def min_finite(losses: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.core.errors import CoterieError
 from coterie.core.forward import Draws
 from coterie.core.randomness import digest, scramble, uniform
 from coterie.core.settings import Local
@@ -98,6 +99,43 @@ class Drawn:
         return batch
 
 
+@dataclass(frozen=True)
+class PoissonBatches:
+    """The batches of a local training under record-level differential privacy.
+
+    Each step takes each row independently with probability `rate`. Only `optim/dp_sgd.py` draws
+    them: whoever iterates over them would see rows without noise.
+
+    Args:
+        own: The client's rows.
+        steps: Number of steps of the client that has the most.
+        own_steps: int64 [], this client's number of steps; the others are padding.
+        rate: float64 [], the probability q of each row.
+        expected: [], the expected batch size q·n.
+        key: int64 [], for draws where a run has a seed of privacy.
+        noise_multiplier: [], this client's z.
+    """
+
+    own: Batch
+    steps: int
+    own_steps: Tensor
+    rate: Tensor
+    expected: Tensor
+    key: Tensor
+    noise_multiplier: Tensor
+
+    def __iter__(self) -> Iterator[Batch]:
+        raise private_rows("single batches")
+
+
+def private_rows(what: str) -> CoterieError:
+    """The error of a function that reads rows in a way that has no noise."""
+    return CoterieError(
+        f"this method reads {what} of a client, and with dp=rows only noised gradients leave the "
+        "rows: use another method, other settings, or leave out dp."
+    )
+
+
 def take(batch: Batch, rows: Tensor) -> Batch:
     """The rows with these numbers."""
     return batch.map_rows(lambda v: v[rows])
@@ -128,6 +166,8 @@ class Data(NamedTuple):
         client_key: int64 [], from (seed, client), for splits that stay the same for the entire run.
         gram: XXᵀ of all rows, if the engine caches it (see optim/dual.py).
         store: Rows of all clients, if the function only samples rows and no others are copied.
+        noise_multiplier: [], the client's noise z under record-level differential privacy; then
+            rows can only be read by local training, which clips and noises their gradients.
 
     Example:
         >>> import torch
@@ -145,6 +185,12 @@ class Data(NamedTuple):
     client_key: Tensor
     gram: Gram = ()
     store: Store | tuple[()] = ()
+    noise_multiplier: Tensor | tuple[()] = ()
+
+    @property
+    def is_private(self) -> bool:
+        """Whether only noised gradients and choices may leave the rows."""
+        return isinstance(self.noise_multiplier, Tensor)
 
     @property
     def all(self) -> Batch:
@@ -208,12 +254,15 @@ class Data(NamedTuple):
         """Standard normal numbers for this client and exchange, as in `rand`."""
         return Draws(self.key + digest(f"randn {stream}"), self.own.mask).randn(*shape)
 
-    def batches(self, how: Local) -> Repeat | Drawn:
+    def batches(self, how: Local) -> Repeat | Drawn | PoissonBatches:
         """The batches of one local training.
 
         Without `how.batch` all rows in every step; else a new sample for each step, or with
-        `local_epochs` epochs over the shuffled rows.
+        `local_epochs` epochs over the shuffled rows. Under record-level differential privacy each
+        step takes each row with probability batch/n, and an epoch has n/batch steps, rounded up.
         """
+        if self.is_private:
+            return self._poisson(how)
         if how.batch is None:
             return self.repeated(how.local_epochs or how.local_steps)
         return self._drawn(self._sizes(how), lambda: (Step(v) for _, v in self._numbered(how)))
@@ -222,18 +271,42 @@ class Data(NamedTuple):
         """All rows, `times` times."""
         return Repeat(self.all, times, self.gram)
 
-    def first_batches(self, how: Local, turns: Tensor) -> Drawn:
+    def first_batches(self, how: Local, turns: Tensor) -> Drawn | PoissonBatches:
         """The batches of the first `turns` steps, or epochs with `local_epochs`.
 
         All clients of a vectorised call run one loop, and `turns` differs between them, so the
         later batches are included as padding, which changes nothing.
         """
 
+        if self.is_private:
+            return self._poisson(how, turns)
+
         def steps() -> Iterator[Step]:
             for turn, rows in self._numbered(how):
                 yield Step(rows, turn < turns)
 
         return self._drawn(self._sizes(how), steps)
+
+    def _poisson(self, how: Local, turns: Tensor | None = None) -> PoissonBatches:
+        """The batches of the first `turns` steps or epochs; None: all."""
+        assert isinstance(self.noise_multiplier, Tensor)
+        most_rows = len(self.own.mask)
+        n = self.own.mask.sum().double()
+        b = n if how.batch is None else n.clamp(max=how.batch)
+        per_turn, most_per_turn = torch.ones_like(self.key), 1
+        if how.local_epochs is not None and how.batch is not None:
+            per_turn = (n / how.batch).ceil().long()
+            most_per_turn = -(-most_rows // how.batch)
+        all_turns = how.local_epochs or how.local_steps
+        return PoissonBatches(
+            own=self.own._replace(key=self.key + digest("poisson")),
+            steps=all_turns * most_per_turn,
+            own_steps=per_turn * (all_turns if turns is None else turns.long()),
+            rate=b / n.clamp(min=1),
+            expected=b.to(self.own.mask),
+            key=self.key,
+            noise_multiplier=self.noise_multiplier,
+        )
 
     def _order_keys(self, stream: int | Tensor) -> Tensor:
         """A random sort key for each row, int64 [n]; padding sorts last."""
@@ -243,6 +316,8 @@ class Data(NamedTuple):
 
     def _with_rows(self, batch: Batch, tag: str, stream: int | Tensor = 0) -> Batch:
         """The batch with a key, and with its rows, read from the store if there is one."""
+        if self.is_private:
+            raise private_rows("rows")
         batch = batch._replace(key=self.key + digest(tag) + (stream << 20))
         if isinstance(self.store, Store):
             return batch._replace(x=self.store.rows(batch.x))

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from coterie.core.client_data import Data as Data
 from coterie.core.client_data import Drawn as Drawn
+from coterie.core.client_data import PoissonBatches as PoissonBatches
 from coterie.core.client_data import Repeat as Repeat
 from coterie.core.declarations import AnyWeight as AnyWeight
 from coterie.core.declarations import Declaration as Declaration
@@ -309,6 +310,8 @@ def client(
     individual: bool = ...,
     secure: Literal["also", "replaced", "only"] = ...,
     sample_size: Callable[[Any], int | None] = ...,
+    trainings: int | None = ...,
+    choices: int = ...,
 ) -> Callable[[F], F]: ...
 
 
@@ -330,6 +333,10 @@ def client(fn: F | None = None, **declared: Any) -> Any:
             function of the method; or "only" there.
         sample_size: Given the method, how many rows `data.sample` reads at a time, if the function
             reads rows only that way.
+        trainings: How many local trainings by `ct.optim.descend` on `data.batches` it takes, if it
+            uses rows in no other way but `choices`. Without it the function cannot run under
+            record-level differential privacy (dp="rows").
+        choices: How often it then chooses a cluster by `ct.clustering.choose_privately`.
 
     The server rejects uploads that do not fit, and a site refuses calls that do not fit.
 
@@ -386,6 +393,8 @@ class Algorithm:
     summary: ClassVar[str] = ""  # its models as a phrase for the report; needed without clusters
     needs_all_clients: ClassVar[bool] = False  # all clients participate in every round
     is_decentralised: ClassVar[bool] = False  # runs without a server, between peers
+    # under dp=rows: private choices that `model` makes; None: it uses rows in other ways
+    choices_to_predict: ClassVar[int | None] = 0
 
     def __new__(cls, *args: Any, **settings: Any) -> Self:
         """Check the names of settings, with a suggestion for unknown ones."""

@@ -285,6 +285,11 @@ class Declaration:
     """Given the method: how many rows the function reads at a time, if it reads them only with
     `data.sample`; None: any number. It changes no result, but engines then copy only drawn rows."""
 
+    trainings: int | None = None
+    """How many local trainings by `descend` it takes per call, its only use of rows besides
+    `choices`; None: it uses rows in other ways, and cannot run with dp=rows."""
+    choices: int = 0  # how often it chooses a cluster by `choose_privately` under dp=rows
+
     def report_of(self, name: str) -> Report:
         """The declaration of a report."""
         return self.report.get(name, Report())
@@ -311,6 +316,29 @@ def used_functions(owner: Any, *, secure: bool) -> Iterator[tuple[str, Declarati
             continue
         if declaration.when(owner):
             yield name, declaration
+
+
+def private_rows_obstacle(method: Any, *, secure: bool = False) -> str | None:
+    """Why a method cannot run under record-level differential privacy; None if it can."""
+    for name, declaration in used_functions(method, secure=secure):
+        if declaration.trainings is None:
+            return (
+                f"{method.name} cannot run with dp=rows, because {name}() uses rows in other ways "
+                "than by training on them"
+            )
+    if method.choices_to_predict is None:
+        return f"{method.name} cannot run with dp=rows, because model() trains on rows"
+    return None
+
+
+def row_releases_per_round(method: Any) -> tuple[int, int]:
+    """The most (trainings, choices) of one client in one round."""
+    trainings = choices = 0
+    for _, declaration in used_functions(method, secure=False):
+        calls = declaration.max_calls(method)
+        trainings += calls * (declaration.trainings or 0)
+        choices += calls * declaration.choices
+    return trainings, choices
 
 
 def describe_uploads(owner: Any, *, secure: bool) -> dict[str, dict[str, Any]]:

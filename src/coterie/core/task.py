@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -86,6 +87,24 @@ class Scale(NamedTuple):
     deviation: float
 
 
+@dataclass(frozen=True)
+class RowPrivacy:
+    """Record-level differential privacy of local training; each client's noise is in its `Data`.
+
+    Args:
+        clip: C, the largest norm of the gradient of one row.
+        seed: Of batches and noise, for tests; then nothing is private. None: drawn by the
+            operating system.
+        choice_epsilon: ε_s of each choice of a cluster.
+        noise_multipliers: [N], σ of each client.
+    """
+
+    clip: float
+    noise_multipliers: Tensor
+    seed: int | None = None
+    choice_epsilon: float = 0.1
+
+
 class Task:
     """A model as a pure function of its parameters, with its loss.
 
@@ -157,6 +176,7 @@ class Task:
         self._check_outputs(example.to(self.device))
         self.row_shape = example.shape[1:]
         self.execution = Execution()
+        self.row_privacy: RowPrivacy | None = None  # of local training: see optim/dp_sgd.py
         # the first linear layer, if rows enter the model there
         self.first: First | None = None
         like = torch.empty(0, dtype=dtype, device=self.device)
@@ -243,6 +263,12 @@ class Task:
             digest.update(f" {name} {value.dtype} {list(value.shape)} ".encode())
             digest.update(value.cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
+
+    def with_row_privacy(self, privacy: RowPrivacy | None) -> Task:
+        """The same task for local training under record-level differential privacy."""
+        other = copy.copy(self)
+        other.row_privacy = privacy
+        return other
 
     def with_fixed(self, fixed: Params) -> Task:
         """The task with these parameters fixed; its models consist of the others."""

@@ -99,13 +99,20 @@ class SimulatedClients:
         """
         i, device = int(call.ids[position]), self.task.device
         keys = call.keys[position].to(device), call.client_keys[position].to(device)
-        data = Data(self.rows("train", i), *keys)
+        data = self._with_noise(Data(self.rows("train", i), *keys), call.ids[position])
         if self.grams is not None:
             data = data._replace(gram=self.grams.one(i))
         private = self.private.one(i, data, task) if call.enrolled else ()
         if call.split is None:
             return private, data
         return private, EvaluationData(data, self.rows(call.split, i))
+
+    def _with_noise(self, data: Data, ids: Tensor) -> Data:
+        """The data with the clients' noise under record-level differential privacy."""
+        privacy = self.task.row_privacy
+        if privacy is None:
+            return data
+        return data._replace(noise_multiplier=privacy.noise_multipliers[ids].to(self.like.device))
 
     def rows(self, split: str, i: int) -> Batch:
         """The samples of one client in a split."""
@@ -127,6 +134,7 @@ class SimulatedClients:
             data = Data(self.padded("train", ids), *keys)
             if self.grams is not None:
                 data = data._replace(gram=self.grams.some(ids))
+        data = self._with_noise(data, ids)
         private = self.private.some(ids, data, task) if call.enrolled else ()
         if call.split is None:
             return private, data

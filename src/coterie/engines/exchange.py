@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -38,6 +38,14 @@ log = logging.getLogger("coterie")
 MAX_LOGGED = 5  # clients named per round in the log
 
 
+class RowCharges(Protocol):
+    """Counts what exchanges cost the rows of clients: see `runs/row_privacy.py`."""
+
+    def charge(self, round: int, fn: Any, ids: Tensor) -> None:
+        """Write down an exchange, before it begins."""
+        ...
+
+
 @dataclass
 class RoundContext:
     """The `ask` of one round: runs client functions and accounts for their cost."""
@@ -54,6 +62,7 @@ class RoundContext:
     pipeline: Pipeline
     phase: Literal["train", "evaluate"] = "train"
     dropout: float = 0.0
+    row_ledger: RowCharges | None = None  # under record-level differential privacy
     initial_payload_bytes: int = 0  # of the initial payload of one client
     rejected: list[int] = field(default_factory=list)
     clipped: list[int] = field(default_factory=list)
@@ -158,6 +167,8 @@ class RoundContext:
             enrolled=enrolled,
         )
         present = self._present(call)
+        if self.row_ledger is not None:
+            self.row_ledger.charge(self.round, fn, ids[present])
         exchange = Exchange(
             call=call.only(present),
             roster=self.roster,

@@ -30,6 +30,7 @@ from coterie.core.trees import tree_leaves
 from coterie.engines.codec import BadBytes, Types, decode, encode
 from coterie.engines.evaluate import Evaluation
 from coterie.engines.message import Head, Limits, Message, Own, Reader, form
+from coterie.privacy.row_budget import RowBudget
 
 # functions of Evaluation that every site answers
 SCORES = ("measure", "measure_unseen", "measure_summed", "measure_unseen_summed", "membership")
@@ -139,11 +140,17 @@ class Site:
     Args:
         policy: What the run may request.
         parts: The samples of each part of the data: "train", "test", "valid".
+        budget: Of its rows, under record-level differential privacy.
     """
 
-    def __init__(self, policy: SitePolicy, parts: dict[str, Batch]) -> None:
+    def __init__(
+        self, policy: SitePolicy, parts: dict[str, Batch], budget: RowBudget | None = None
+    ) -> None:
         self.policy = policy
         self.parts = parts
+        self.budget = budget
+        self.trainings = 0  # of which the budget was charged
+        self.choices = 0
         self.versions: dict[Version, Any] = {}  # private states that the server may still refer to
         self.answered: Counter[FunctionCall] = Counter()  # answers per function call
         self.last_answered: FunctionCall | None = None
@@ -190,6 +197,7 @@ class Site:
         if is_score:
             models = read.count_models(shared) if head.name == "membership" else 1
             self.policy.count_scores(models)
+        self._charge(fn, head)
         try:
             with time_limit(self.policy.limits.seconds):
                 versions = self._states_with_first(initial_payload, own)
@@ -219,9 +227,36 @@ class Site:
         self.versions = {}
         self.answered = Counter()
 
+    def _charge(self, fn: Any, head: Head) -> None:
+        """Count what the function costs the rows, before it runs.
+
+        Raises:
+            SiteRefusal: If the budget of the rows does not suffice.
+        """
+        if self.budget is None:
+            return
+        declaration: Declaration = fn.declaration
+        trainings, choices = declaration.trainings, declaration.choices
+        if is_evaluation(head):
+            trainings, choices = 0, self.policy.root.method.choices_to_predict or 0
+        if trainings is None:
+            raise SiteRefusal("that function would use rows without noise")
+        trainings, choices = self.trainings + trainings, self.choices + choices
+        if not self.budget.affords(trainings, choices):
+            raise SiteRefusal("the privacy budget of this site is spent")
+        self.trainings, self.choices = trainings, choices
+
+    def _train_data(self, key: Tensor, client_key: Tensor) -> Data:
+        """The training samples, with the site's noise under record-level differential privacy."""
+        data = Data(self.parts["train"], key, client_key)
+        if self.budget is None:
+            return data
+        noise = torch.tensor(self.budget.noise_multiplier, dtype=torch.float64)
+        return data._replace(noise_multiplier=noise.to(client_key.device))
+
     def _data(self, own: Own) -> Any:
         """The samples that the function receives."""
-        train = Data(self.parts["train"], own.key, own.client_key)
+        train = self._train_data(own.key, own.client_key)
         split = own.head.split
         if split is None:
             if is_evaluation(own.head) and own.head.name in SCORES:
@@ -256,7 +291,7 @@ class Site:
         """
         if initial_payload is None or self.versions:
             return self.versions
-        data = Data(self.parts["train"], own.client_key, own.client_key)
+        data = self._train_data(own.client_key, own.client_key)
         method = self.policy.root.method
         return {START: method.enroll(self.policy.task, initial_payload, data)}
 

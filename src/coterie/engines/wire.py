@@ -6,7 +6,7 @@ server side, and `message.py` defines the messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from coterie.engines.coordinator import SiteCoordinator, UploadOrRefusal
 from coterie.engines.evaluate import Evaluation
 from coterie.engines.message import Limits, Message
 from coterie.engines.site import Site, SitePolicy
+from coterie.privacy.row_budget import RowBudget
 
 if TYPE_CHECKING:
     from coterie.engines.secure_exchange import SecureSite
@@ -44,6 +45,7 @@ class Wire(SiteCoordinator):
         min_rows_to_report: int = 1,
         secure_min: int | None = None,
         only_sums: bool = False,
+        budgets: Sequence[RowBudget] | None = None,
     ) -> None:
         super().__init__(fed.total, types_of(root.method))
         self.task = task
@@ -62,7 +64,8 @@ class Wire(SiteCoordinator):
         self.sites = []
         for i in range(fed.total):
             parts = {name: clients.rows(name, i) for name in clients.parts}
-            self.sites.append(Site(policy, parts))
+            budget = None if budgets is None else budgets[i]
+            self.sites.append(Site(policy, parts, budget))
         # lets tests change a reply, or drop it (None)
         self.tamper: Callable[[int, bytes], bytes | None] = lambda i, reply: reply
         self.names = fed.roster.names

@@ -55,7 +55,7 @@ class Ditto(FedAvg):
     def enroll(self, task: Task, initial_payload: Params, data: Data) -> Params:
         return initial_payload
 
-    @client(weight=Weight(rows="weighted"), rounds="later")
+    @client(weight=Weight(rows="weighted"), rounds="later", trainings=2)
     def train(
         self, task: Task, model: Params, per_client: Any, v: Params, data: Data
     ) -> tuple[Upload, Params]:

@@ -71,7 +71,7 @@ class FedAvg(ServerOptimizer, Local, Algorithm):
         slots = self.server_slots(model)
         return OptimizedModel(model, slots) if slots else model, ()
 
-    @client(weight=Weight(rows="weighted"), rounds="later")
+    @client(weight=Weight(rows="weighted"), rounds="later", trainings=1)
     def train(
         self, task: Task, model: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
@@ -135,6 +135,7 @@ class FineTuned(FedAvg):
     name: ClassVar[str] = "fedavg-ft"
     scope: ClassVar[Scope] = "personal"
     summary: ClassVar[str] = "one model for all sites, which each then adapts to its own rows"
+    choices_to_predict: ClassVar[int | None] = None
 
     finetune: int = setting(10, "full-batch steps on the client's own training rows", ge=1)
 

@@ -37,6 +37,7 @@ from coterie.core.contract import (
     Data,
     Drawn,
     Local,
+    PoissonBatches,
     Repeat,
     Scope,
     TunableDefault,
@@ -102,7 +103,9 @@ class FedBCD(Local, Algorithm):
         new = self.solve(task, x, z, data.first_batches(self, steps))
         return Upload({"update": minus(new, x)}, torch.ones_like(data.size)[None], {}), new
 
-    def solve(self, task: Task, x: Params, z: Params, batches: Repeat | Drawn) -> Params:
+    def solve(
+        self, task: Task, x: Params, z: Params, batches: Repeat | Drawn | PoissonBatches
+    ) -> Params:
         """Take steps on f(x) + ρ‖x − z‖²."""
         # ∇f(x) + 2ρ(x − z)
         return descend(task, x, batches, self, pull=2 * self.rho, towards=pick(z, 0))

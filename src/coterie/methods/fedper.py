@@ -70,7 +70,7 @@ class FedPer(FedAvg):
         own, _ = self.split(task, initial_payload)
         return own
 
-    @client(weight=Weight(rows="weighted"), rounds="later")
+    @client(weight=Weight(rows="weighted"), rounds="later", trainings=1)
     def train(
         self, task: Task, model: Params, per_client: Any, own: Params, data: Data
     ) -> tuple[Upload, Params]:

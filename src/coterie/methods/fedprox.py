@@ -20,7 +20,17 @@ from typing import Any, ClassVar
 
 import torch
 
-from coterie.core.contract import Data, Drawn, Repeat, Scope, Upload, Weight, client, setting
+from coterie.core.contract import (
+    Data,
+    Drawn,
+    PoissonBatches,
+    Repeat,
+    Scope,
+    Upload,
+    Weight,
+    client,
+    setting,
+)
 from coterie.core.params import Params
 from coterie.core.task import Task
 from coterie.methods.fedavg import FedAvg
@@ -52,7 +62,7 @@ class FedProx(FedAvg):
         le=1,
     )
 
-    @client(weight=Weight(rows="weighted"), rounds="later")
+    @client(weight=Weight(rows="weighted"), rounds="later", trainings=1)
     def train(
         self, task: Task, model: Params, per_client: Any, private: Any, data: Data
     ) -> tuple[Upload, Any]:
@@ -61,7 +71,7 @@ class FedProx(FedAvg):
         )  # ∇f + μ(w − w^t)
         return Upload({"model": w}, self.weight(data), {}), private
 
-    def available_batches(self, data: Data) -> Repeat | Drawn:
+    def available_batches(self, data: Data) -> Repeat | Drawn | PoissonBatches:
         """The batches before the client stops."""
         if not self.stragglers:
             return data.batches(self)

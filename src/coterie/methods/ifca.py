@@ -35,7 +35,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.clustering import RULES, sketch
-from coterie.clustering.losses import Choice, choose_by_loss, min_finite
+from coterie.clustering.losses import Choice, choose_by_loss, choose_privately, min_finite
 from coterie.core.contract import (
     Algorithm,
     Ask,
@@ -47,6 +47,7 @@ from coterie.core.contract import (
     Local,
     Losses,
     OneHot,
+    PoissonBatches,
     Repeat,
     Rows,
     SentWeight,
@@ -104,6 +105,7 @@ class IFCA(ServerOptimizer, Local, Algorithm):
 
     name: ClassVar[str] = "ifca"
     paper: ClassVar[str] = "Ghosh et al. 2022"
+    choices_to_predict: ClassVar[int | None] = 1
 
     clusters: int | str = setting(
         "auto", "number of clusters K; auto: chosen in round 0", ge=1, literals=("auto",)
@@ -145,13 +147,18 @@ class IFCA(ServerOptimizer, Local, Algorithm):
         report={"cluster": Index(), "losses": Losses()},
         secure="replaced",
         when=lambda method: method.calls_train,
-        max_calls=lambda method: method.restarts * method.trial,
+        max_calls=lambda method: method.restarts * method.trial if method.restarts > 1 else 1,
+        trainings=1,
+        choices=1,
     )
     def train(
         self, task: Task, centres: Params, per_client: Any, private: Any, data: Data, pair: int
     ) -> tuple[Upload, Any]:
         """Train the centre with the smallest loss; pair: see `resampled_pair`."""
-        choice = self.choose_cluster(task, centres, self.choice_batch(data, pair))
+        if data.is_private:
+            choice = choose_privately(task, unstack(centres), data)
+        else:
+            choice = self.choose_cluster(task, centres, self.choice_batch(data, pair))
         cluster, losses, _ = choice  # ĵ = argmin_j F_i(θ_j)
         if self.average == "gradients":
             value = self.local_update(task, pick(centres, cluster), data, pair)
@@ -343,6 +350,8 @@ class IFCA(ServerOptimizer, Local, Algorithm):
     def model(
         self, task: Task, centres: Params, per_client: Any, private: Any, data: Data
     ) -> Params:
+        if data.is_private:
+            return pick(centres, choose_privately(task, unstack(centres), data).centre)
         return pick(centres, self.choose_cluster(task, centres, data.all).centre)
 
     def centres(self, state: IFCAState) -> Params:
@@ -393,7 +402,7 @@ class IFCA(ServerOptimizer, Local, Algorithm):
             return data.all
         return data.part(2 * pair, 2 * self.resample)
 
-    def training_batches(self, data: Data, pair: int) -> Repeat | Drawn:
+    def training_batches(self, data: Data, pair: int) -> Repeat | Drawn | PoissonBatches:
         """The batches of local training."""
         if not self.resample:
             return data.batches(self)

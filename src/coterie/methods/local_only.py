@@ -57,6 +57,7 @@ class LocalOnly(Local, Algorithm):
     @client(
         report={"update_norm": Finite("the norm of its update", minimum=0, secure="withheld")},
         rounds="later",
+        trainings=1,
     )
     def train(
         self, task: Task, shared: Any, per_client: Any, model: Params, data: Data

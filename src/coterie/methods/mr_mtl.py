@@ -56,7 +56,7 @@ class MRMTL(FedAvg):
     def enroll(self, task: Task, initial_payload: Params, data: Data) -> Params:
         return initial_payload
 
-    @client(weight=Weight(rows="weighted"), rounds="later")
+    @client(weight=Weight(rows="weighted"), rounds="later", trainings=1)
     def train(
         self, task: Task, model: Params, per_client: Any, w: Params, data: Data
     ) -> tuple[Upload, Params]:

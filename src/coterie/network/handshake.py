@@ -135,6 +135,11 @@ def perform_handshake(messenger: Messenger, names: list[str], spec: RunSpec) -> 
 
 def _agree(messenger: Messenger, names: list[str], spec: RunSpec) -> Handshake:
     """Perform the three exchanges of the handshake."""
+    if spec.options.dp == "rows":
+        raise CoterieError(
+            "sites over a network do not add noise for rows yet: use dp=rows in a simulation, such "
+            "as with engine wire."
+        )
     hello = Hello(
         coterie=__version__,
         data=copy_options(DataTerms, spec.data),

@@ -230,12 +230,12 @@ def _steps(
         g = regularised_gradients(rule_of, rule, trained, g, centre)
         if how.clip is not None:
             g = clip_gradients(g, how.clip)
-        _step_in_place(optimizer, how, trained, state, g, is_real)
+        take_step(optimizer, how, trained, state, g, is_real)
     slots = {slot: restore_layout(values) for slot, values in state.slots.items()}
     return restore_layout(w), OptimizerState(slots, state.steps)
 
 
-def _step_in_place(
+def take_step(
     optimizer: Optimizer,
     how: Local,
     trained: Params,

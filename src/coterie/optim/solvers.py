@@ -17,11 +17,12 @@ from typing import NamedTuple, TypeVar
 from torch import Tensor
 from torch.func import grad
 
-from coterie.core.client_data import Drawn, Repeat, Sizes, Step
+from coterie.core.client_data import Drawn, PoissonBatches, Repeat, Sizes, Step
 from coterie.core.errors import CoterieError
 from coterie.core.params import Params, norm, pick, scale, where
 from coterie.core.settings import Local
 from coterie.core.task import Batch, Task
+from coterie.optim.dp_sgd import private_steps
 from coterie.optim.dual import dual_steps, dual_update
 from coterie.optim.forms import choose_form, low_rank_pays, make_shapes
 from coterie.optim.optimizers import OptimizerState, init_state, optimizer_steps
@@ -37,7 +38,7 @@ from coterie.optim.steps import (
 )
 
 C = TypeVar("C")
-Batches = Repeat | Iterable[Batch]
+Batches = Repeat | PoissonBatches | Iterable[Batch]
 
 
 def descend(
@@ -76,6 +77,8 @@ def descend(
         {'weight': tensor([[1.]])}
     """
     proximal = make_proximal(pull, towards, how.l2)
+    if isinstance(batches, PoissonBatches):
+        return private_steps(task, w, batches, how, proximal)
     if how.solver not in ("sgd", "heavy_ball") or how.accumulate > 1:
         task.execution.record_form(f"plain: {how.solver} needs the whole gradient")
         return optimizer_steps(task, w, init_state(how.solver, w), batches, how, proximal)[0]

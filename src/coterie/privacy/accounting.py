@@ -138,6 +138,34 @@ def noise_multiplier_for(
     return search(lambda: _fresh("pld"), dp.ExplicitBracketInterval(lower, upper))
 
 
+# a run asks for few mechanisms again and again
+@lru_cache(maxsize=65536)
+def rdp_of_step(
+    noise_multiplier: float, sampling_rate: float, orders: tuple[float, ...]
+) -> tuple[float, ...]:
+    """The Rényi divergence of one step of a Gaussian mechanism at each order.
+
+    Example:
+        Without sampling it is α/(2z²):
+
+        >>> rdp_of_step(2.0, 1.0, (2, 8))
+        (0.25, 1.0)
+    """
+    from dp_accounting.rdp import RdpAccountant
+
+    accountant = RdpAccountant(orders=list(orders))
+    for event in _events([Gaussian(noise_multiplier, sampling_rate)], 0.0):
+        accountant.compose(event)
+    return tuple(float(v) for v in accountant._rdp)
+
+
+def epsilon_of_rdp(orders: Sequence[float], rdp: Any, delta: float) -> float:
+    """ε of a mechanism with these Rényi divergences."""
+    from dp_accounting.rdp import rdp_privacy_accountant
+
+    return float(rdp_privacy_accountant.compute_epsilon(orders, rdp, delta)[0])
+
+
 def accountant_version() -> str:
     """The installed version of dp-accounting, "0.6.0"."""
     _dp_accounting()

@@ -88,7 +88,9 @@ class Options:
         3, "with --secure: fewest clients in a sum, and in a group whose model is updated", ge=2
     )
     dp: str | None = setting(
-        None, "differential privacy for each of these; extra `privacy`", choices=("clients",)
+        None,
+        "differential privacy for each client, or for each row of a client; extra `privacy`",
+        choices=("clients", "rows"),
     )
     epsilon: float | None = setting(
         None, "with --dp: the budget ε; training stops before it is exceeded", gt=0
@@ -104,13 +106,15 @@ class Options:
     )
     dp_clip: float | str = setting(
         "auto",
-        "with --dp: clip updates to this norm; auto: the median norm, found in training",
+        "with --dp: clip updates, or gradients of rows, to this norm; auto: the median norm of "
+        "updates, found in training, and 1 for rows",
         gt=0,
         literals=("auto",),
     )
     dp_seed: int | None = setting(
         None, "with --dp: seed of noise and sampling, for tests; nothing is private then"
     )
+    dp_choice_epsilon: float = setting(0.1, "with --dp rows: ε of each choice of a cluster", gt=0)
     robust: str = setting("mean", "the aggregation rule", choices=RULES)
     robust_share: float = setting(
         0.25, "share of a cluster's clients that may be hostile, for --robust", ge=0, lt=0.5
@@ -190,13 +194,15 @@ def check_run_options(options: Options, method: Algorithm, task: Task, roster: R
         )
     check_enough_rows(roster, options.min_rows_to_report)
     check_secure(options, method, len(roster))
-    check_private(options, method, len(roster))
+    check_private(options, method, task, roster)
 
 
-def check_private(options: Options, method: Algorithm, clients: int) -> None:
+def check_private(options: Options, method: Algorithm, task: Task, roster: Roster) -> None:
     """Check that differential privacy is possible with the method and the other options."""
     default = Options()
-    private = ("epsilon", "delta", "noise_multiplier", "dp_clip", "dp_seed")
+    private = (
+        "epsilon", "delta", "noise_multiplier", "dp_clip", "dp_seed", "dp_choice_epsilon"
+    )  # fmt: skip
     if options.dp is None:
         for name in private:
             if getattr(options, name) != getattr(default, name):
@@ -206,17 +212,24 @@ def check_private(options: Options, method: Algorithm, clients: int) -> None:
                     options=[Option("dp", "clients")],
                 )
         return
-    if options.delta is not None and options.delta >= 1 / clients:
+    protected = f"{len(roster)} clients"
+    most = len(roster)
+    if options.dp == "rows":
+        most = int(roster.rows.train[: len(roster)].min())
+        protected = f"{most} rows at a client"
+    if options.delta is not None and options.delta >= 1 / most:
         warnings.warn(
             CoterieWarning(
-                f"delta is {options.delta:g}, and with {clients} clients such a promise allows to "
+                f"delta is {options.delta:g}, and with {protected} such a promise allows to "
                 "publish one of them whole",
-                f"use a delta well below {1 / clients:.2g}",
+                f"use a delta well below {1 / most:.2g}",
             ),
             stacklevel=2,
         )
     if options.dp == "clients":
         check_private_clients(options, method)
+    else:
+        check_private_rows(options, method, task, roster)
 
 
 def check_private_clients(options: Options, method: Algorithm) -> None:
@@ -251,6 +264,32 @@ def check_private_clients(options: Options, method: Algorithm) -> None:
     obstacle = private_obstacle(method)
     if obstacle is not None:
         raise CoterieError(f"{obstacle}: use other settings or another method, or leave out dp.")
+
+
+def check_private_rows(options: Options, method: Algorithm, task: Task, roster: Roster) -> None:
+    """Check record-level differential privacy."""
+    from coterie.core.declarations import private_rows_obstacle  # loads torch
+    from coterie.core.settings import Local
+    from coterie.optim.dp_sgd import check_private_training
+
+    obstacle = private_rows_obstacle(method, secure=options.secure)
+    if obstacle is not None:
+        raise CoterieError(f"{obstacle}: use other settings or another method, or leave out dp.")
+    assert isinstance(method, Local)
+    check_private_training(task, method)
+    if method.choices_to_predict and task.kind != "classification":
+        raise CoterieError(
+            f"with dp=rows a client of {method.name} chooses its cluster by its error rate, and "
+            "numbers have none: use a method without choices, such as mr-mtl."
+        )
+    if options.ranks > 1 or options.replay is not None:
+        raise CoterieError("dp=rows runs without ranks and replay: leave these out.")
+    if options.choose_on == "test":
+        raise CoterieError("choose_on=test uses test rows to choose: leave it out with dp=rows.")
+    if roster.total > len(roster):
+        raise CoterieError(
+            "unseen clients would train on their rows without noise: leave out unseen with dp=rows."
+        )
 
 
 def check_secure(options: Options, method: Algorithm, clients: int) -> None:

@@ -57,6 +57,7 @@ from coterie.privacy.differential import make_promise
 from coterie.privacy.ledger import LEDGER, PrivacyLedger
 from coterie.runs.folder import RunFolder
 from coterie.runs.options import Options, check_run_options
+from coterie.runs.row_privacy import RowLedger, open_row_ledger
 from coterie.runs.tables import remove_tables, write_tables
 from coterie.runs.trained import MembershipReports, TrainedRun, measure_memberships
 
@@ -120,6 +121,9 @@ class Run:
         if options.dp == "clients":
             self._refuse_start(start)
             self._open_ledger()
+        self.row_ledger: RowLedger | None = None  # under record-level differential privacy
+        if options.dp == "rows":
+            self.row_ledger = open_row_ledger(options, method, roster, start)
 
         self.client_keys = randomness.client_keys(roster.names, options.seed)
         self.all_clients = torch.tensor(sorted(range(len(roster)), key=roster.names.__getitem__))
@@ -147,7 +151,8 @@ class Run:
         self.interrupted = False  # by Ctrl-C, perhaps in the last round
         self.saved_at = time.monotonic()
         self.last_save_took = 0.0
-        self.saves_every_round = False  # whatever share of the time it takes
+        # whatever share of the time it takes; a private round that is repeated counts twice
+        self.saves_every_round = options.dp is not None
 
         start_method = method.start_secure if options.only_sums else method.start
         self.state, initial_payload = start_method(task, len(roster), options.seed)
@@ -220,11 +225,16 @@ class Run:
 
     def _stop_before_overspending(self) -> bool:
         """End training if a further round would exceed the budget; whether it did."""
-        if self.ledger is None or self.ledger.affords():
+        can_go_on = True
+        if self.ledger is not None:
+            can_go_on = self.ledger.affords()
+        elif self.row_ledger is not None:  # each site has its own
+            can_go_on = len(self.participants(self.round + 1)) > 0
+        if can_go_on:
             return False
         log.warning(
             "stopped after round %d: another round would exceed the privacy budget ε = %g.",
-            self.round, self.ledger.promise.epsilon,
+            self.round, self.options.epsilon,
         )  # fmt: skip
         self._end_early()
         return True
@@ -250,6 +260,8 @@ class Run:
                 self.folder.rewind(self.history, self.options.rounds)
                 if self.ledger is not None and self.ledger.file is None:
                     self.ledger.create(self.folder.path)
+                if self.row_ledger is not None:
+                    self.row_ledger.open(self.folder.path)
                 remove_tables(self.folder.path)
             self._warn_of_attack()
             for row in self.rounds():
@@ -325,6 +337,8 @@ class Run:
         }
         if self.ledger is not None:
             row["epsilon"] = self.ledger.close_round(r)
+        if self.row_ledger is not None:
+            row["epsilon"] = self.row_ledger.epsilon()
         if self.options.only_sums:
             row |= secure_cluster_row(ask.notes)
         else:
@@ -382,6 +396,7 @@ class Run:
             participants=self.participants(r),
             phase=phase,
             dropout=self.options.dropout if training else 0.0,
+            row_ledger=self.row_ledger,
             pipeline=self.pipeline if training else Pipeline(min_clients=self.min_clients),
             initial_payload_bytes=self.initial_payload_bytes,
         )
@@ -394,8 +409,11 @@ class Run:
                 taken = torch.from_numpy(chance < self.ledger.promise.sampling_rate)
                 self.samples = {r: self.all_clients[taken]}
             return self.samples[r]
+        clients = self.all_clients
+        if self.row_ledger is not None and r > 0:
+            clients = clients[self.row_ledger.affordable(clients)]
         n = max(1, round(self.options.participation * len(self.all_clients)))
-        return self._draw(self.all_clients, n, r, "participants")
+        return self._draw(clients, n, r, "participants")
 
     def _draw(self, ids: Tensor, count: int | None, r: int, stream: str) -> Tensor:
         """Draw clients without changing their order; depends on their names, not positions."""

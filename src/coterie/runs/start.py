@@ -44,6 +44,7 @@ from coterie.runs.config import (
 )
 from coterie.runs.folder import RunFolder, ensure_free
 from coterie.runs.options import Options, check_run_options
+from coterie.runs.row_privacy import site_budgets, with_row_privacy
 from coterie.runs.run import Run
 from coterie.runs.step_sizes import fit_step_sizes, scale_losses
 
@@ -127,6 +128,10 @@ def create_engine(
 ) -> Engine:
     """Create the engine that the options name, in this process."""
     fed = prepare_data(method, task, fed, options)
+    budgets = None
+    if options.dp == "rows":
+        budgets = site_budgets(options, method, fed.roster)
+        task = with_row_privacy(task, options, budgets)
     if options.replay is not None:
         return Replay(task, fed, ExchangeOutcomes(read_log(options.replay)))
     if options.engine == "wire":
@@ -137,6 +142,7 @@ def create_engine(
             options.min_rows_to_report,
             secure_min=options.secure_min if options.secure else None,
             only_sums=options.only_sums,
+            budgets=budgets,
         )
     if options.engine == "loop":
         return Loop(task, fed)
