@@ -227,6 +227,20 @@ def test_a_wrong_policy_is_one_sentence(text, sentence, tmp_path, monkeypatch, c
     assert sentence in printed and printed.count("\n") == 1
 
 
+def test_a_node_with_a_wrong_policy_or_schema_does_not_start(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_tables(tmp_path / "sites", SITES)
+    (tmp_path / "ash.pem").write_text("a key")
+    words = ["node", "--data", "sites/ash.csv", "--server", "localhost:1", "--key", "ash.pem"]
+    (tmp_path / "policy.toml").write_text("requires_secure = true")
+    assert main(["network", *words, "--policy", "policy.toml"]) == 2
+    assert "did you mean 'require_secure'?" in capsys.readouterr().err
+    (tmp_path / "schema.toml").write_text("label = 3")
+    assert main(["network", *words, "--schema", "schema.toml"]) == 2
+    printed = capsys.readouterr().err
+    assert "the schema schema.toml is wrong" in printed and printed.count("\n") == 1
+
+
 def test_flags_do_not_lower_a_policy(tmp_path):
     file = str(write(tmp_path / "policy.toml", "min_rows_to_report = 10\nlabel = 'outcome'\n"))
     policy = policy_of(PolicyFlags(policy=file, max_runs=3, label="outcome"))
