@@ -190,7 +190,7 @@ def importers(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
 
 def found_by_name() -> set[str]:
     """Modules that are imported by the name of a command, a method or a data set."""
-    commands = [c.place for c in (*COMMANDS.values(), *NETWORK_COMMANDS.values()) if c.place]
+    commands = [c.function for c in (*COMMANDS.values(), *NETWORK_COMMANDS.values()) if c.function]
     found = {f"coterie.cli.{place.partition('.')[0]}" for place in commands}
     found |= {cls.__module__ for cls in methods().values()}
     return found | {maker.__module__ for maker, _ in makers().values()}

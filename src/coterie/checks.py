@@ -9,7 +9,7 @@ or in a test of your own:
         ct.checks.Contract(Mine(clusters=2)).run(check)
 
 Methods run on a small, ragged federation of rotated digits in float64. One client sends NaN,
-clients drop out, and only some take part in a round.
+clients drop out, and only some participate in a round.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class MethodComparison:
         clients if there is one seed), its mean over clients and over the worst tenth of them;
         "behind" with "behind_low" and "behind_high": how much worse the method is than the best
         one, with a simultaneous 95 % interval (NaN if too few clients were measured); "level":
-        whether it is as good as the best as far as these data tell; "ari", "bytes", "seconds",
+        whether no interval shows that another method is better; "ari", "bytes", "seconds",
         "seeds".
         """
         import pandas as pd

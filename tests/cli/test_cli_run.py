@@ -239,7 +239,7 @@ def test_the_score_of_the_commonest_class_is_shown(coterie):
     outcome = coterie("run fedavg --clients 8 --samples 12 --rounds 1 --model softmax --out o")
     fed = ct.data.rotated(clients=8, samples=12)
     share = fed.test.y.bincount().max() / len(fed.test.y)
-    assert f"always predicting the commonest class: accuracy {share:.3f}, the" in " ".join(
+    assert f"always predicting the most frequent class: accuracy {share:.3f}, the" in " ".join(
         outcome.out.split()
     )
 

@@ -11,7 +11,7 @@ import pytest
 import coterie.data
 from coterie.cli import main
 from coterie.cli.messages import format_flag, format_option, option_style
-from coterie.cli.progress import Watcher
+from coterie.cli.progress import ProgressDisplay
 from coterie.core.errors import ColumnErrors, CoterieError, Option, collect_errors, run_column_jobs
 from coterie.data import folder, from_frames
 
@@ -124,7 +124,7 @@ def test_the_command_says_the_same_with_flags(
     for name, frame in {"good": rows, "bad": gaps}.items():
         Path(name).mkdir()
         frame.to_csv(Path(name) / "a.csv", index=False)
-    with Watcher().showing():
+    with ProgressDisplay().active():
         folder("good", "y")
     lines = capsys.readouterr().err.splitlines()
     assert any(line.endswith("if these are ids, drop it with --data.drop id.") for line in lines)

@@ -14,7 +14,7 @@ from coterie.core.task import Batch
 from coterie.reporting.client_statistics import (
     principal_components,
     sample_clients,
-    values_by_client,
+    ask_for_values,
 )
 from oracles import give_private_states, private_states
 
@@ -88,7 +88,7 @@ def test_a_broken_personal_model_spoils_no_other(ditto):
     give_private_states(broken._run, states)
     ids = np.array([4, 2, 0])
     expected, answers = (
-        values_by_client(result._run, "model_sketch", ids, *result.method.use(result.state))
+        ask_for_values(result._run, "model_sketch", ids, *result.method.use(result.state))
         for result in (ditto, broken)
     )
     assert np.isnan(answers[0]).all() and np.array_equal(answers[1:], expected[1:])

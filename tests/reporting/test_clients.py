@@ -94,11 +94,11 @@ def test_the_clients_own_commonest_class_stands_beside_its_scores():
     both = {"ifca": of_ifca, "fedavg": statistics([0.5, 0.9, 0.6, 1.0])}
     result = scores_by_client(grouped(), both, seeds=1)
     head, rows, _ = clients_table(result)
-    assert head[4:8] == ["commonest class", "ifca", "fedavg", "balanced, ifca"]
+    assert head[4:8] == ["most frequent class", "ifca", "fedavg", "balanced, ifca"]
     by_client = {row[0]: [row[4], row[5], row[7]] for row in rows}
     assert by_client["a"] == ["0.900", "0.900", "0.500"]
     assert by_client["c"] == ["0.550", "0.600", "0.610"]
     assert by_client["d"] == ["–", "1.000", "–"]
-    assert "Commonest class" in describe_clients(result)
+    assert "Most frequent class" in describe_clients(result)
     alone = clients_table(scores_by_client(grouped(), {"ifca": of_ifca}, seeds=1))
     assert alone.head[-1] == "balanced"

@@ -45,8 +45,8 @@ def test_sites_are_named_whose_model_is_no_better_than_their_commonest_class():
         NoGainAt(["fedavg"], ["Celle"]),
     ]
     assert describe_constant_baseline(result) == (
-        "No better than always predicting the site's own commonest class: ifca and local at Bern "
-        "and Celle; fedavg at Celle."
+        "No better than always predicting the site's own most frequent class: ifca and local at "
+        "Bern and Celle; fedavg at Celle."
     )
 
 

@@ -291,7 +291,7 @@ def test_balanced_accuracy_is_shown_where_rare_classes_fare_worse():
     assert "balanced" not in comparison_table(compared(methods)).head
     methods["m"][0].history[-1]["balanced_accuracy"] = 0.6
     assert "balanced" in comparison_table(compared(methods)).head
-    assert "always predicting the commonest class: accuracy 0.700" in describe_comparison_table(
+    assert "always predicting the most frequent class: accuracy 0.700" in describe_comparison_table(
         compared(methods)
     )
 

@@ -54,19 +54,19 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        argv: The arguments after `coterie`. None: those of this process.
+        argv: The arguments after `coterie`. None: those of this process, which the command may end.
 
     Returns:
         The exit status: 0; 2 for bad input; 130 for Ctrl-C; 141 for a closed pipe; 1 for a bug.
     """
-    is_process = argv is None
+    as_program = argv is None
     arguments = sys.argv[1:] if argv is None else argv
     with option_style(arguments):
-        status = run_command(arguments, is_process)
-    return finish_process(status) if is_process else status
+        status = run_command(arguments, as_program)
+    return finish_process(status) if as_program else status
 
 
-def run_command(argv: list[str], is_process: bool) -> int:
+def run_command(argv: list[str], as_program: bool) -> int:
     """Run a command, print its error if there is one, and return the exit status."""
     try:
         for stream in (sys.stdout, sys.stderr):
@@ -78,7 +78,7 @@ def run_command(argv: list[str], is_process: bool) -> int:
     except SystemExit as e:  # argparse, after --help
         return int(e.code or 0)
     except KeyboardInterrupt as e:
-        if is_process:
+        if as_program:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would break the exit
         print_error(str(e) or "stopped.")
         return 130
@@ -113,7 +113,7 @@ def dispatch(argv: list[str]) -> int:
     if argv[0] in ("run", "compare", "search") and not names and flags[:1] in (["--help"], ["-h"]):
         print_run_help(argv[0])
         return 0
-    return import_command(COMMANDS[argv[0]].place)(names, flags)
+    return import_command(COMMANDS[argv[0]].function)(names, flags)
 
 
 def dispatch_network(names: list[str], flags: list[str]) -> int:
@@ -126,7 +126,7 @@ def dispatch_network(names: list[str], flags: list[str]) -> int:
         return 0
     if names[0] not in NETWORK_COMMANDS:
         raise unknown_name("command of coterie network", names[0], NETWORK_COMMANDS)
-    return import_command(NETWORK_COMMANDS[names[0]].place)(names[1:], flags)
+    return import_command(NETWORK_COMMANDS[names[0]].function)(names[1:], flags)
 
 
 def split_at_first_flag(argv: list[str]) -> tuple[list[str], list[str]]:

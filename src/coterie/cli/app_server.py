@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 
 from coterie.cli.flags import FlagValues, flags_of
 from coterie.cli.network_config import WaitingFlags, read_network_run
-from coterie.cli.progress import Watcher
+from coterie.cli.progress import ProgressDisplay
 from coterie.core.errors import CoterieError, unknown_name
 from coterie.core.settings import setting
 from coterie.network.flower import FlowerTransport
@@ -74,8 +74,8 @@ def run_server(grid: Grid, config: Mapping[str, Any]) -> Run:
     sites = sorted(set(asked.sites))
     transport = FlowerTransport(grid, sites, asked.deadline)
     messenger = Messenger(transport, asked.waiting())
-    watcher = Watcher(asked.quiet, repeats=True)
-    with watcher.showing():
+    display = ProgressDisplay(asked.quiet, repeats=True)
+    with display.active():
         if asked.resume and out is not None:
             run = resume(out, messenger)
         else:
@@ -84,7 +84,7 @@ def run_server(grid: Grid, config: Mapping[str, Any]) -> Run:
                 names = list_names(missing)
                 raise CoterieError(f"{names} did not connect", "check them, or change `sites`")
             run = begin(to_run, sites, messenger, out or read.folder())
-        serve(run, watcher.follow(run.method.name, run))
+        serve(run, display.follow(run.method.name, run))
         assert run.folder is not None
-        watcher.note(f"run saved in {run.folder.path.resolve()}")
+        display.note(f"run saved in {run.folder.path.resolve()}")
     return run

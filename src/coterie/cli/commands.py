@@ -24,7 +24,7 @@ class Command(NamedTuple):
 
     usage: str
     help: str
-    place: str  # "module.function", in coterie.cli
+    function: str  # "module.name" in coterie.cli
 
 
 COMMANDS = {
@@ -110,29 +110,29 @@ def list_network_commands() -> str:
 
 
 # ------------------------------------------------------------------------------ the process
-def import_command(place: str) -> CommandFunction:
+def import_command(function: str) -> CommandFunction:
     """Import the function of a command.
 
     Ctrl-C ends the process meanwhile, because a half-finished import of numpy or torch leaves both
     unusable.
 
     Args:
-        place: Module and function in `coterie.cli`, such as "run.compare".
+        function: Module and name in `coterie.cli`, such as "run.compare".
 
     Returns:
-        The function; it takes the names and the flags of the command.
+        A function of the names and the flags of the command.
     """
-    module, _, name = place.partition(".")
+    module, _, name = function.partition(".")
     handler = signal.getsignal(signal.SIGINT)
     in_main_thread = threading.current_thread() is threading.main_thread()
     if in_main_thread and handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, _exit_during_import)
     try:
-        function = getattr(importlib.import_module(f"coterie.cli.{module}"), name)
+        command = getattr(importlib.import_module(f"coterie.cli.{module}"), name)
     finally:
         if in_main_thread:
             signal.signal(signal.SIGINT, handler)
-    return cast(CommandFunction, function)
+    return cast(CommandFunction, command)
 
 
 def _exit_during_import(*_: object) -> None:

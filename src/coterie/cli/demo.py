@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.cli.flags import read_flags
-from coterie.cli.progress import Watcher
+from coterie.cli.progress import ProgressDisplay
 from coterie.cli.table import print_table, summary_row
 from coterie.cli.train import refuse_existing, train
 from coterie.core.errors import Diverged
@@ -68,11 +68,11 @@ def demo(names: list[str], argv: list[str]) -> int:
     base = Path(asked.out)
     clear_folder(base)
     began = time.monotonic()
-    watcher = Watcher(asked.quiet)
+    display = ProgressDisplay(asked.quiet)
     print(describe_settings())
-    with watcher.showing():
+    with display.active():
         results: list[Result] = []
-        for outcome in train(base, create_runs(base), watcher):
+        for outcome in train(base, create_runs(base), display):
             if isinstance(outcome, Diverged):
                 raise outcome
             results.append(outcome)

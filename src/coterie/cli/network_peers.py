@@ -11,7 +11,7 @@ from coterie.cli.commands import require_network, skip_cleanup_at_exit
 from coterie.cli.flags import read_flags
 from coterie.cli.network_config import check_config_name, read_network_run
 from coterie.cli.network_site import exit_with_parent
-from coterie.cli.progress import Watcher
+from coterie.cli.progress import ProgressDisplay
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
 from coterie.network.handshake import RunSpec
@@ -88,15 +88,15 @@ def run_peer(spec: RunSpec, flags: PeersFlags) -> int:
         threading.Thread(target=exit_with_parent, daemon=True).start()
     peer = Peer(spec, Path(flags.key).stem, Path(flags.data), Path(flags.state))
     peer.describe()  # raises if its files are those of another run
-    watcher = Watcher(flags.quiet)
-    with watcher.showing():
+    display = ProgressDisplay(flags.quiet)
+    with display.active():
         skip_cleanup_at_exit()  # unloading torch takes a second
         group = join_group(peer.site.client, flags)
         try:
             run = peer.train(
                 group,
                 WaitPolicy(deadline=flags.deadline, quorum=1.0),
-                lambda run: watcher.follow(peer.site.client, run),
+                lambda run: display.follow(peer.site.client, run),
             )
             group.leave()
         finally:

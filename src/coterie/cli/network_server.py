@@ -17,7 +17,7 @@ from coterie.cli.network_config import (
     read_network_flags,
     read_network_run,
 )
-from coterie.cli.progress import Watcher
+from coterie.cli.progress import ProgressDisplay
 from coterie.cli.watch import TOKEN, describe_address, warn_unencrypted
 from coterie.core.errors import CoterieError, Option
 from coterie.core.settings import setting
@@ -63,14 +63,14 @@ def server(names: list[str], argv: list[str]) -> int:
     resumes = flags.resume and out is not None and out.exists() and not is_incomplete(out)
     if out is not None and not resumes:
         ensure_free(out)  # before waiting for the sites
-    watcher = Watcher(flags.quiet, repeats=True)
-    with watcher.showing():
+    display = ProgressDisplay(flags.quiet, repeats=True)
+    with display.active():
         transport = HttpsServer(flags.host, flags.port, certs)
-        watcher.note(f"listening on {flags.host}:{flags.port} for {len(registered)} sites")
+        display.note(f"listening on {flags.host}:{flags.port} for {len(registered)} sites")
         messenger = Messenger(transport, flags.waiting())
         title = f"{spec.method.name} on {len(registered)} sites"
         try:
-            with live_page(flags, title, transport, watcher) as watched:
+            with live_page(flags, title, transport, display) as watched:
                 if resumes and out is not None:
                     if watched is not None:
                         watched.show_folder(out)
@@ -80,7 +80,7 @@ def server(names: list[str], argv: list[str]) -> int:
                     run = begin(spec, sites, messenger, out or config_file.folder())
                 if watched is not None:
                     watched.show(run)
-                serve(run, watcher.follow(run.method.name, run))
+                serve(run, display.follow(run.method.name, run))
         finally:
             transport.close()
     assert run.folder is not None
@@ -93,7 +93,7 @@ def server(names: list[str], argv: list[str]) -> int:
 
 @contextmanager
 def live_page(
-    flags: ServerFlags, title: str, transport: HttpsServer, watcher: Watcher
+    flags: ServerFlags, title: str, transport: HttpsServer, display: ProgressDisplay
 ) -> Iterator[WatchedServer | None]:
     """Serve a live page within this context, if --page is given."""
     if flags.page is None:
@@ -114,7 +114,7 @@ def live_page(
         token = page_token(Path(flags.certs))
     watched = WatchedServer(transport, title, starts)
     page = LivePage(watched, flags.page_host, flags.page, token)
-    warn_unencrypted(flags.page_host, watcher)
+    warn_unencrypted(flags.page_host, display)
     print(f"the run is shown at {describe_address(page.server, place)}", flush=True)
     try:
         yield watched
@@ -175,14 +175,14 @@ def simulate(names: list[str], argv: list[str]) -> int:
 
     config_file, spec, path = read_network_run(config, flags.out)
     spec = flags.complete(spec)
-    watcher = Watcher(flags.quiet)
-    with watcher.showing():
+    display = ProgressDisplay(flags.quiet)
+    with display.active():
         simulation = Simulation(spec, path, flags.nodes, flags.port)
         base = config_file.folder()
         ensure_free(base / "run", "choose another --out")  # before the nodes start
         with simulation.running(base) as transport:
             run: Run = simulation.run(
-                transport, base, flags.waiting(), lambda r: watcher.follow("network", r)
+                transport, base, flags.waiting(), lambda r: display.follow("network", r)
             )
         models = export_models(run, base / "models")
         report([str(base / "run")], str(base / "report.html"), warn=log.info)

@@ -46,7 +46,7 @@ def node(names: list[str], argv: list[str]) -> int:
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     import torch
 
-    from coterie.cli.progress import Watcher
+    from coterie.cli.progress import ProgressDisplay
     from coterie.network.https_node import HttpsNode
     from coterie.network.site import NetworkSite
 
@@ -66,9 +66,9 @@ def node(names: list[str], argv: list[str]) -> int:
     if flags.child:
         threading.Thread(target=exit_with_parent, daemon=True).start()
     skip_cleanup_at_exit()  # its files are always complete, and unloading torch takes a second
-    watcher = Watcher(repeats=True)
+    display = ProgressDisplay(repeats=True)
     try:
-        with watcher.showing():
+        with display.active():
             https_node.run()
     finally:
         https_node.close()

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from coterie.cli.flags import check_names, read_flags
-from coterie.cli.progress import Watcher
+from coterie.cli.progress import ProgressDisplay
 from coterie.cli.run_flags import UserCode
 from coterie.core.errors import CoterieError, Option, unknown_name
 from coterie.core.settings import setting
@@ -57,12 +57,12 @@ def assign(names: list[str], argv: list[str]) -> int:
     asked = read_flags("coterie assign RUN FILE", AssignFlags, about, argv)
     usage = "coterie assign RUN FILE, such as coterie assign runs/mine new.csv"
     run, file = check_names(names, 2, usage)
-    watcher = Watcher(level=logging.WARNING)
-    with watcher.showing():
+    display = ProgressDisplay(level=logging.WARNING)
+    with display.active():
         models = load(run, asked.load_model(), trust=asked.trust)
-        assignment = models.assign(*read_labelled(models, Path(file), asked, watcher))
+        assignment = models.assign(*read_labelled(models, Path(file), asked, display))
     name = Path(file).stem
-    warn_of_doubts(assignment, name, watcher)
+    warn_of_doubts(assignment, name, display)
     if asked.json:
         print(encode(assignment._asdict()).decode())
     else:
@@ -70,10 +70,10 @@ def assign(names: list[str], argv: list[str]) -> int:
     return 0
 
 
-def warn_of_doubts(assignment: Assignment, name: str, watcher: Watcher) -> None:
+def warn_of_doubts(assignment: Assignment, name: str, display: ProgressDisplay) -> None:
     """Warn of reasons why the assignment may be unreliable."""
     for doubt in assignment.doubts:
-        watcher.warn(f"{name}: {doubt}")
+        display.warn(f"{name}: {doubt}")
 
 
 # ------------------------------------------------------------------------------ coterie predict
@@ -99,12 +99,12 @@ def predict(names: list[str], argv: list[str]) -> int:
     asked = read_flags("coterie predict RUN FILE", PredictFlags, about, argv)
     usage = "coterie predict RUN FILE with --client NAME, --cluster K or --support FILE"
     run, file = check_names(names, 2, usage)
-    watcher = Watcher(level=logging.WARNING)
-    with watcher.showing():
+    display = ProgressDisplay(level=logging.WARNING)
+    with display.active():
         models = load(run, asked.load_model(), trust=asked.trust)
-        x = read_unlabelled(models, Path(file), asked, watcher)
+        x = read_unlabelled(models, Path(file), asked, display)
         kept = read_columns(Path(file), asked.keep)
-        support = read_support(models, asked, watcher)
+        support = read_support(models, asked, display)
         if isinstance(models, Exported):
             if asked.interval is not None:
                 raise CoterieError("exported models have no intervals: give the run's folder.")
@@ -126,16 +126,16 @@ def predict(names: list[str], argv: list[str]) -> int:
     return 0
 
 
-def read_support(models: Models, asked: PredictFlags, watcher: Watcher) -> Any:
+def read_support(models: Models, asked: PredictFlags, display: ProgressDisplay) -> Any:
     """Return the labelled rows of --support, if it is given, and show the group they fit."""
     if asked.support is None:
         return None
     file = Path(asked.support)
-    support = read_labelled(models, file, asked, watcher)
+    support = read_labelled(models, file, asked, display)
     if isinstance(models, Exported) or models.clusters is not None:
         assignment = models.assign(*support)
-        watcher.note(f"{file.stem}: {assignment}")
-        warn_of_doubts(assignment, file.stem, watcher)
+        display.note(f"{file.stem}: {assignment}")
+        warn_of_doubts(assignment, file.stem, display)
     return support
 
 
@@ -192,7 +192,7 @@ def export(names: list[str], argv: list[str]) -> int:
     asked = read_flags("coterie export RUN", ExportFlags, about, argv)
     usage = "coterie export RUN, such as coterie export runs/mine --out models"
     (run,) = check_names(names, 1, usage)
-    with Watcher(level=logging.WARNING).showing():
+    with ProgressDisplay(level=logging.WARNING).active():
         models = load(run, asked.load_model(), trust=asked.trust)
         if isinstance(models, Exported):
             raise CoterieError(f"{run} has exported models already: give the folder of a run.")
@@ -209,26 +209,28 @@ def roster_of(models: Models) -> Roster:
     return models.trained.roster
 
 
-def read_unlabelled(models: Models, file: Path, flags: NewRowsFlags, watcher: Watcher) -> Any:
+def read_unlabelled(
+    models: Models, file: Path, flags: NewRowsFlags, display: ProgressDisplay
+) -> Any:
     """Read the inputs x of a file: a table, encoded as in training, or an npz file."""
     if is_npz(file):
         return read_npz(file, ("x",))["x"]
     schema = need_schema(models, file)
-    table = read_new_table(schema, file, watcher).drop([schema.label])
+    table = read_new_table(schema, file, display).drop([schema.label])
     x, _ = schema.encode_table(table, cast(Fill | None, flags.fill))
     return x
 
 
 def read_labelled(
-    models: Models, file: Path, flags: NewRowsFlags, watcher: Watcher
+    models: Models, file: Path, flags: NewRowsFlags, display: ProgressDisplay
 ) -> tuple[Any, Any]:
     """Read inputs and labels (x, y) of a new client's file."""
     if is_npz(file):
         arrays = read_npz(file, ("x", "y"))
         return arrays["x"], arrays["y"]
     schema = need_schema(models, file)
-    table = read_new_table(schema, file, watcher)
-    table = rows_with_label(table, schema.label, flags.drop_incomplete, watcher)
+    table = read_new_table(schema, file, display)
+    table = rows_with_label(table, schema.label, flags.drop_incomplete, display)
     return schema.encode_table(table, cast(Fill | None, flags.fill))
 
 
@@ -247,15 +249,17 @@ def need_schema(models: Models, file: Path) -> Schema:
     return schema
 
 
-def read_new_table(schema: Schema, file: Path, watcher: Watcher) -> Table:
+def read_new_table(schema: Schema, file: Path, display: ProgressDisplay) -> Table:
     """Read a table, and show how it differs from those of training."""
     table = Table.of(read_table(file, schema.texts), str(file))
     for remark in schema.remarks_on(table):
-        watcher.warn(remark)
+        display.warn(remark)
     return table
 
 
-def rows_with_label(table: Table, label: str, drop_incomplete: bool, watcher: Watcher) -> Table:
+def rows_with_label(
+    table: Table, label: str, drop_incomplete: bool, display: ProgressDisplay
+) -> Table:
     """Return the rows that have a label.
 
     The group of a new client is the one whose model predicts its labels best, so labels are needed.
@@ -279,7 +283,7 @@ def rows_with_label(table: Table, label: str, drop_incomplete: bool, watcher: Wa
             [Option("drop_incomplete")],
             role="label column",
         )
-    watcher.note(
+    display.note(
         f"dropped {cells.num_missing} of {table.rows} rows of {table.where} that have no {label}"
     )
     return table.take(np.flatnonzero(~cells.missing), table.where)

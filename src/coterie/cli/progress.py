@@ -19,7 +19,7 @@ from coterie.runs.run import OnRound, Run
 MAX_HELD_OUT = 5  # clients kept out of training that are listed by name
 
 
-class Watcher:
+class ProgressDisplay:
     """Shows the progress of runs, warnings and log lines.
 
     Args:
@@ -73,7 +73,7 @@ class Watcher:
             self.note(line)
 
     @contextmanager
-    def showing(self) -> Iterator[None]:
+    def active(self) -> Iterator[None]:
         """Within this context, show warnings and log lines, one line each, above the bar."""
         handler = LogHandler(self.level, self._log)
         log = logging.getLogger("coterie")
@@ -128,8 +128,8 @@ def follow_in_bar(bar: Progress, title: str, run: Run) -> OnRound:
 class LineFollower:
     """Shows one line per evaluation, at most one per second."""
 
-    def __init__(self, watcher: Watcher, title: str, run: Run) -> None:
-        self.watcher = watcher
+    def __init__(self, display: ProgressDisplay, title: str, run: Run) -> None:
+        self.display = display
         self.title = title
         self.rounds = run.options.rounds
         self.last_time = time.monotonic()
@@ -138,7 +138,7 @@ class LineFollower:
         held_out = run.roster.names[len(run.roster) :]
         if 0 < len(held_out) <= MAX_HELD_OUT:
             line += f", without {', '.join(held_out)}"
-        watcher.note(line)
+        display.note(line)
 
     def __call__(self, row: Row, run: Run) -> None:
         """Show a row of metrics, if a line is due."""
@@ -149,7 +149,7 @@ class LineFollower:
             return
         pace = seconds / max(row["round"] - self.last_round, 1)
         parts = [self.title, f"round {row['round']}/{self.rounds}", format_scores(row)]
-        self.watcher.note("  ".join([*parts, f"{pace:.2g} s/round"]))
+        self.display.note("  ".join([*parts, f"{pace:.2g} s/round"]))
         self.last_time = now
         self.last_round = row["round"]
 

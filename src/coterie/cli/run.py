@@ -12,7 +12,7 @@ from pathlib import Path
 
 from coterie.cli import dry_run
 from coterie.cli.flags import check_names, read_flags
-from coterie.cli.progress import Watcher
+from coterie.cli.progress import ProgressDisplay
 from coterie.cli.ranks import (
     is_other_rank,
     launch_command,
@@ -25,7 +25,7 @@ from coterie.cli.run_flags import UserCode
 from coterie.cli.search import tune
 from coterie.cli.setup import Setup, read_setup
 from coterie.cli.table import print_groups, print_json, print_table, summary_row
-from coterie.cli.train import TUNE, create_runs, lock_several, make_job, train, trust_flag
+from coterie.cli.train import TUNE, create_runs, lock_command_folder, make_job, train, trust_flag
 from coterie.core.errors import CoterieError, Diverged
 from coterie.core.settings import setting
 from coterie.metrics import Row
@@ -42,57 +42,58 @@ from coterie.runs.search import SEARCH_FILE, format_flag
 # ------------------------------------------------------------------------------ run and compare
 def run(names: list[str], argv: list[str]) -> int:
     """`coterie run METHOD`"""
-    return read_and_start("run", names, argv)
+    return read_and_run("run", names, argv)
 
 
 def compare(names: list[str], argv: list[str]) -> int:
     """`coterie compare [METHOD…]`; without names, of the recommended methods"""
-    return read_and_start("compare", names, argv)
+    return read_and_run("compare", names, argv)
 
 
-def read_and_start(command: str, names: list[str], argv: list[str]) -> int:
+def read_and_run(command: str, names: list[str], argv: list[str]) -> int:
     """Read a command and run it; a rank other than 0 serves the rank that does."""
     if is_other_rank():
-        # the other ranks get the run from rank 0; here only the user's own files are loaded
+        # rank 0 sends the run; this rank only loads the user's own model, whose file may be trusted
         return serve_rank(
             argv, lambda: UserCode(model=read_setup(command, names, argv).flags.model)
         )
     setup = read_setup(command, names, argv)
     if needs_launch(setup.ranks) and not setup.flags.dry_run:
-        if setup.ranks > (os.cpu_count() or 1):  # if they are too many, better know it now
+        # refuse more ranks than clients before any process is started
+        if setup.ranks > (os.cpu_count() or 1):
             make_job(setup, next(iter(setup.methods)), setup.seeds[0])
         return launch_command(setup.ranks, [command, *names, *argv])
-    return start(setup)
+    return train_and_print(setup)
 
 
-def start(setup: Setup) -> int:
+def train_and_print(setup: Setup) -> int:
     """Check, train and show the runs of a command."""
-    watcher = Watcher(setup.flags.quiet)
+    display = ProgressDisplay(setup.flags.quiet)
     if setup.flags.dry_run:
-        return estimate(setup, watcher)
-    with watcher.showing(), rank_server(setup.ranks) as server:
+        return estimate(setup, display)
+    with display.active(), rank_server(setup.ranks) as server:
         diverged: list[Diverged] = []
         if setup.grids:
-            setup, base, runs, diverged = tune(setup, watcher)
+            setup, base, runs, diverged = tune(setup, display)
         else:
             base, runs = create_runs(setup, server)
-        with lock_several(base):
-            rows, failures = collect(train(base, runs, watcher, server=server))
+        with lock_command_folder(base):
+            rows, failures = collect(train(base, runs, display, server=server))
     if setup.grids:
         tuned = {
             method.name: {key: getattr(method, key) for key in setup.grids.get(name, {})}
             for name, method in setup.methods.items()
         }
         rows = [{**row, "tuned": tuned[row["method"]]} for row in rows]
-    status = conclude(rows, diverged + failures, base, setup.flags.json)
+    status = print_results(rows, diverged + failures, base, setup.flags.json)
     if setup.flags.strict:
         refuse_diverged(rows)
     return status
 
 
-def estimate(setup: Setup, watcher: Watcher) -> int:
+def estimate(setup: Setup, display: ProgressDisplay) -> int:
     """--dry-run: print the cost of each method."""
-    with watcher.showing():
+    with display.active():
         jobs = [make_job(setup, name, setup.seeds[0]) for name in setup.methods]
         estimates = [dry_run.estimate(job) for job in jobs]
     if setup.flags.json:
@@ -120,18 +121,18 @@ def resume(names: list[str], argv: list[str]) -> int:
     (folder,) = check_names(names, 1, "coterie resume RUN, such as coterie resume runs/ifca-digits")
     base = Path(folder)
     refuse_search(base)
-    watcher = Watcher(asked.quiet)
-    with watcher.showing(), lock_several(base):
+    display = ProgressDisplay(asked.quiet)
+    with display.active(), lock_command_folder(base):
         runs: list[Path | Run] = [*create_missing_runs(base)]
         ranks = ranks_of(find_runs(base))
         if not needs_launch(ranks):
             with rank_server(ranks) as server:
                 rows, failures = collect(
-                    train(base, runs, watcher, asked.rounds, asked, server=server)
+                    train(base, runs, display, asked.rounds, asked, server=server)
                 )
     if needs_launch(ranks):
         return launch_command(ranks, ["resume", *names, *argv])
-    return conclude(rows, failures, base, asked.json)
+    return print_results(rows, failures, base, asked.json)
 
 
 def read_resume_flags(argv: list[str]) -> ResumeFlags:
@@ -174,13 +175,13 @@ def collect(outcomes: Iterable[Result | Diverged]) -> tuple[list[Row], list[Dive
     return rows, failures
 
 
-def conclude(rows: list[Row], failures: list[Diverged], base: Path, as_json: bool) -> int:
+def print_results(rows: list[Row], failures: list[Diverged], base: Path, as_json: bool) -> int:
     """Print the table or the JSON document, and the folder; raise an error if a run diverged."""
     references = read_references(base)
     if as_json:
         print_json(rows, failures, references)
     elif rows:
-        print_table([{**row, "method": title_of(row)} for row in rows], references)
+        print_table([{**row, "method": format_title(row)} for row in rows], references)
         if "tuned" in rows[0]:
             print(
                 "The values after a method's name were chosen on a validation split, with one "
@@ -202,7 +203,7 @@ def refuse_diverged(rows: list[Row]) -> None:
         raise Diverged(f"diverged for some clients: {', '.join(bad)}: use a smaller lr.")
 
 
-def title_of(row: Row) -> str:
+def format_title(row: Row) -> str:
     """Return the method's name with the hyper-parameters that --tune chose."""
     chosen = [f"{name}={format_flag(value)}" for name, value in row.get("tuned", {}).items()]
     return " ".join([row["method"], *chosen])
@@ -228,14 +229,14 @@ def report(names: list[str], argv: list[str]) -> int:
     flags = read_flags("coterie report RUN...", ReportFlags, about, argv)
     if not names:
         raise CoterieError("report needs runs: write coterie report RUN…, such as runs/mine.")
-    watcher = Watcher(level=logging.WARNING)
+    display = ProgressDisplay(level=logging.WARNING)
     # warnings about the data were shown during training
-    with watcher.showing(), warnings.catch_warnings(action="ignore"):
+    with display.active(), warnings.catch_warnings(action="ignore"):
         path = write_report(
             names,
             flags.out,
             target=flags.target,
-            warn=watcher.warn,
+            warn=display.warn,
             model=flags.load_model(),
             trust=flags.trust,
         )

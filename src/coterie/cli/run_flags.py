@@ -13,14 +13,14 @@ from coterie.cli.flags import Flag, flags_of
 from coterie.core.settings import setting
 from coterie.runs.options import Options
 
-# the methods of a plain `compare`; those of WHERE_IT_APPLIES only on data that suit them
+# the methods of `compare` without names
 RECOMMENDED = ("mixed", "fedavg", "fedavg-ft", "local", "ifca")
-WHERE_IT_APPLIES = ("mixed",)
-# One model for all, or for each given group, is what the others are measured by: in a plain
-# `compare` it is trained until it stops improving. At 1e-3 the error of fedavg is within 0.1 % of
+ONLY_IF_APPLICABLE = ("mixed",)  # left out, with a log line, on data that they cannot use
+# `compare` without names trains its baselines, one model for all or for each given group, until
+# they stop improving. At 1e-3 the error of fedavg is within 0.1 % of
 # that after 400 rounds on five tables.
-UNTIL_SETTLED = ("fedavg", "fedavg-ft", "given")
-SETTLED = {"rounds": 200, "stop_when_settled": 1e-3}
+TRAINED_UNTIL_SETTLED = ("fedavg", "fedavg-ft", "given")
+SETTLED_OPTIONS = {"rounds": 200, "stop_when_settled": 1e-3}
 VALUES = "NAME=A,B,…"  # metavar of --over and --tune
 
 
@@ -83,7 +83,7 @@ class DataFlags:
     min_rows: int | None = setting(None, "drop clients whose tables have fewer rows; none: 1", ge=1)
     min_category_count: int | None = setting(
         None,
-        "training rows that a category needs in tables, or it becomes other; none: depends on the "
+        "a category of a table with fewer training rows becomes 'other'; none: depends on the "
         "data set",
         ge=1,
     )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from coterie.cli import dry_run
 from coterie.cli.flags import flags_of
-from coterie.cli.progress import Watcher
+from coterie.cli.progress import ProgressDisplay
 from coterie.cli.run_flags import load_model
 from coterie.cli.setup import Setup, read_setup
 from coterie.cli.table import new_table, print_rich_table
@@ -31,14 +31,14 @@ def search(names: list[str], argv: list[str]) -> int:
     """`coterie search METHOD`"""
     setup = read_setup("search", names, argv)
     (name,) = setup.methods
-    watcher = Watcher(setup.flags.quiet)
+    display = ProgressDisplay(setup.flags.quiet)
     if setup.flags.dry_run:
-        return estimate(setup, name, watcher)
-    with watcher.showing():
+        return estimate(setup, name, display)
+    with display.active():
         search = make_search(setup, name, setup.given_folder, setup.flags.seeds)
         base = setup.folder()
         search.out = base
-        run_search(search, base, watcher)
+        run_search(search, base, display)
     return conclude(setup, name, base, search)
 
 
@@ -61,11 +61,11 @@ def make_search(setup: Setup, name: str, base: Path | None, seeds: int) -> Searc
     )
 
 
-def run_search(search: Search, base: Path, watcher: Watcher) -> Search:
+def run_search(search: Search, base: Path, display: ProgressDisplay) -> Search:
     """Run a search; `base` is the --out that continues it after Ctrl-C."""
 
     def follow(title: str, run: Run) -> Any:
-        show = watcher.follow(f"{run.method.name} {title} (validation)", run)
+        show = display.follow(f"{run.method.name} {title} (validation)", run)
         return lambda row, run: show({k.removeprefix("valid_"): v for k, v in row.items()}, run)
 
     try:
@@ -75,9 +75,9 @@ def run_search(search: Search, base: Path, watcher: Watcher) -> Search:
         raise KeyboardInterrupt(f"stopped; continue with: the same command, --out {out}") from None
 
 
-def estimate(setup: Setup, name: str, watcher: Watcher) -> int:
+def estimate(setup: Setup, name: str, display: ProgressDisplay) -> int:
     """--dry-run: print the cost of one run, and the number of runs."""
-    with watcher.showing():
+    with display.active():
         search = make_search(setup, name, None, setup.flags.seeds)
         first = dry_run.estimate(make_job(setup, name, setup.seeds[0]))
     runs = len(search.cells) * len(search.seeds)
@@ -167,7 +167,7 @@ def winner_config(setup: Setup, search: Search) -> str:
     settings = {flag.key: getattr(winner, flag.key) for flag in flags_of(type(winner))}
     lines = [
         "# The winner of a search, for training on all training rows.",
-        *toml_lines({**given, **setup.for_all_rows().options}),
+        *toml_lines({**given, **setup.without_validation_split().options}),
         f"\n[{winner.name}]",
         *toml_lines(settings),
         "\n[data]",
@@ -196,7 +196,7 @@ class Tuned(NamedTuple):
     diverged: list[Diverged]  # an error for each method whose every cell diverged
 
 
-def tune(setup: Setup, watcher: Watcher) -> Tuned:
+def tune(setup: Setup, display: ProgressDisplay) -> Tuned:
     """Choose the hyper-parameters of each method with the first seed.
 
     The searches use a validation split; the runs with the chosen values train on all training rows.
@@ -216,7 +216,7 @@ def tune(setup: Setup, watcher: Watcher) -> Tuned:
     with lock_folder(base):
         for name, search in searches.items():
             search.out = tune_folder(setup, base, name)
-        setup, diverged = choose(setup.for_all_rows(), searches, base, watcher)
+        setup, diverged = choose(setup.without_validation_split(), searches, base, display)
         runs: list[Path | Run] = []
         for below, name, seed in setup.planned_runs():
             job = make_job(setup, name, seed)
@@ -234,18 +234,18 @@ def tune_folder(setup: Setup, base: Path, name: str) -> Path:
 
 
 def choose(
-    setup: Setup, searches: dict[str, Search], base: Path, watcher: Watcher
+    setup: Setup, searches: dict[str, Search], base: Path, display: ProgressDisplay
 ) -> tuple[Setup, list[Diverged]]:
     """Run the searches; return the setup with the best values, and the methods that diverged."""
     methods = dict(setup.methods)
     diverged = []
     for name, search in searches.items():
         try:
-            methods[name] = run_search(search, base, watcher).winner
+            methods[name] = run_search(search, base, display).winner
         except Diverged as e:
             del methods[name]
             diverged.append(e)
             continue
         if search.edges:
-            watcher.note(f"{search.method.name}: {'; '.join(search.edges)}")
+            display.note(f"{search.method.name}: {'; '.join(search.edges)}")
     return setup._replace(methods=methods), diverged

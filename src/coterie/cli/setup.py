@@ -30,8 +30,8 @@ from coterie.cli.method_flags import (
 from coterie.cli.ranks import with_launched_ranks
 from coterie.cli.run_flags import (
     RECOMMENDED,
-    SETTLED,
-    UNTIL_SETTLED,
+    SETTLED_OPTIONS,
+    TRAINED_UNTIL_SETTLED,
     DataFlags,
     ReferenceFlags,
     RunFlags,
@@ -81,18 +81,18 @@ class Setup(NamedTuple):
         first = self.options.get("seed", Options.seed)
         return range(first, first + self.flags.seeds)
 
-    def options_of(self, method: str) -> dict[str, Any]:
+    def options_for(self, method: str) -> dict[str, Any]:
         """Return the given options of a method's runs, and those of the recommended comparison."""
-        is_free = self.is_recommended and not self.options.keys() & {*SETTLED, "stop_after"}
-        if is_free and not self.grids and method in UNTIL_SETTLED:
-            return {**SETTLED, **self.options}
+        has_own_rounds = bool(self.options.keys() & {*SETTLED_OPTIONS, "stop_after"}) or self.grids
+        if self.is_recommended and not has_own_rounds and method in TRAINED_UNTIL_SETTLED:
+            return {**SETTLED_OPTIONS, **self.options}
         return self.options
 
     def data_arguments(self, seed: int) -> dict[str, Any]:
         """Return the arguments of `data.load` that make the data of a seed."""
         return {"spec": self.spec, "seed": seed, **self.data}
 
-    def for_all_rows(self) -> Setup:
+    def without_validation_split(self) -> Setup:
         """Return the setup for training with the chosen hyper-parameters, on all training rows.
 
         The validation split of the search becomes training data, unless early stopping needs it.
@@ -168,9 +168,9 @@ def read_setup(command: str, names: list[str], argv: list[str]) -> Setup:
         CoterieError: A method, flag or key is unknown, or a value does not fit.
     """
     is_one_method = command != "compare"  # one method, whose flags need no prefix
-    gives_groups = any(word.partition("=")[0] in ("--groups", "--data.groups") for word in argv)
+    has_groups = any(flag.partition("=")[0] in ("--groups", "--data.groups") for flag in argv)
     is_recommended = command == "compare" and not names
-    if is_recommended and gives_groups:
+    if is_recommended and has_groups:
         names = [*RECOMMENDED, "given"]
     classes = find_methods(command, names)
     parser = make_parser(command, names, classes, is_one_method)

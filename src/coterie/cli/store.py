@@ -16,7 +16,7 @@ from coterie.cli.flags import (
     flags_of,
     split_data_options,
 )
-from coterie.cli.progress import Watcher
+from coterie.cli.progress import ProgressDisplay
 from coterie.cli.run_flags import DataFlags
 from coterie.cli.setup import collect_data_options, resolve_data
 from coterie.core.settings import setting
@@ -48,7 +48,7 @@ def store(names: list[str], argv: list[str]) -> int:
     usage = "coterie store PATH --data SPEC, such as coterie store mnist --data rotated:mnist"
     (path,) = check_names(names, 1, usage)
     spec, options = resolve_data(asked.data, collect_data_options(asked, given, data_options))
-    with Watcher(asked.quiet).showing():
+    with ProgressDisplay(asked.quiet).active():
         fed = write_store(spec, path, seed=asked.seed, valid=asked.valid, **options)
     print(describe_store(fed, Path(path)))
     return 0

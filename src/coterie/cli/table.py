@@ -290,7 +290,7 @@ def describe_doubtful(title: str, doubtful: dict[str, float], file: str, width: 
 
 
 def more(number: int, file: str) -> str:
-    """Say how many clients are not listed, and which file lists them."""
+    """Count the clients that are not listed, and name the file that lists them."""
     return f" and {number} more: see {file}"
 
 

@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.cli.progress import Watcher
+from coterie.cli.progress import ProgressDisplay
 from coterie.cli.ranks import cores_of_rank
-from coterie.cli.run_flags import WHERE_IT_APPLIES, UserCode, load_model
+from coterie.cli.run_flags import ONLY_IF_APPLICABLE, UserCode, load_model
 from coterie.cli.setup import Setup
 from coterie.core.errors import CoterieError, Diverged
 from coterie.core.user_file import DIGITS, file_hashes
@@ -102,7 +102,7 @@ def leave_out_methods(setup: Setup) -> Setup:
     if not setup.is_recommended:
         return setup
     methods = dict(setup.methods)
-    for name in WHERE_IT_APPLIES:
+    for name in ONLY_IF_APPLICABLE:
         try:
             make_job(setup, name, setup.seeds[0])
         except CoterieError as error:
@@ -119,7 +119,7 @@ def refuse_existing(base: Path) -> None:
     ensure_free(base, remedy)
 
 
-def lock_several(base: Path) -> AbstractContextManager[Any]:
+def lock_command_folder(base: Path) -> AbstractContextManager[Any]:
     """Lock a folder of several runs; a single run has its own lock."""
     if (base / LIST).exists() or (base / TUNE).exists():
         return lock_folder(base)
@@ -133,7 +133,7 @@ def make_job(setup: Setup, name: str, seed: int) -> Job:
     if name == next(iter(setup.methods)):  # once for all methods
         for warning in find_misleading(fed):
             warnings.warn(warning, stacklevel=2)
-    options = {**setup.options_of(name), "seed": seed}
+    options = {**setup.options_for(name), "seed": seed}
     return create_job(
         setup.methods[name],
         fed,
@@ -169,7 +169,7 @@ def read_plan(setup: Setup, fed: Federation) -> Plan | None:
 def train(
     base: Path,
     runs: list[Path | Run],
-    watcher: Watcher,
+    display: ProgressDisplay,
     rounds: int | None = None,
     code: UserCode | None = None,
     *,
@@ -180,7 +180,7 @@ def train(
     Args:
         base: The folder of the command.
         runs: Each run is removed from this list at its turn, so that its memory is freed after it.
-        watcher: Shows the progress.
+        display: Shows the progress.
         rounds: Train up to this round instead of the planned number.
         code: The user's own Python files that the runs may execute.
         server: Rank 0 of several ranks; None: one process.
@@ -195,7 +195,7 @@ def train(
         if not is_one_run:
             title = str(folder_of(run).relative_to(base))
         try:
-            yield train_one(run, title, watcher)
+            yield train_one(run, title, display)
             # Run.train does not raise Interrupted if Ctrl-C came in the last round
             if run.interrupted and runs:
                 raise Interrupted
@@ -236,23 +236,23 @@ def open_run(
     )
 
 
-def train_one(run: Run, title: str, watcher: Watcher) -> Result:
+def train_one(run: Run, title: str, display: ProgressDisplay) -> Result:
     """Train a run to its end and show its progress.
 
     If it has ended before, show its warnings and write tables that are missing.
     """
     if not run.ended:
-        return Result.of(run.train(watcher.follow(title, run)))
+        return Result.of(run.train(display.follow(title, run)))
     note = f"{title} is complete after {run.round} rounds; --rounds N trains for more"
     if run.stopped:
         note = f"{title} stopped early after {run.round} rounds (--stop-after)"
         if run.history[-1].get("finished"):
             note = f"{title} has finished after {run.round} rounds; more would change nothing"
-    watcher.note(note)
+    display.note(note)
     result = Result.of(run)
     write_missing_tables(folder_of(run), run.trained())  # in case it was killed while writing them
-    for concern in result.warnings:
-        watcher.warn(f"{run.method.name}: {concern}")
+    for warning in result.warnings:
+        display.warn(f"{run.method.name}: {warning}")
     return result
 
 

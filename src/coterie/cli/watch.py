@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coterie.cli.flags import check_names, read_flags
-from coterie.cli.progress import Watcher
+from coterie.cli.progress import ProgressDisplay
 from coterie.core.errors import CoterieError
 from coterie.core.settings import setting
 from coterie.reporting.live.folder import WatchedFolder
@@ -41,8 +41,8 @@ def watch(names: list[str], argv: list[str]) -> int:
     )
     asked = read_flags("coterie watch RUN", WatchFlags, about, argv)
     (path,) = check_names(names, 1, "coterie watch RUN, such as coterie watch runs/mine")
-    watcher = Watcher(level=logging.WARNING)
-    with watcher.showing():
+    display = ProgressDisplay(level=logging.WARNING)
+    with display.active():
         folder = WatchedFolder(path)
         try:
             from coterie.reporting.live.server import LiveServer
@@ -51,7 +51,7 @@ def watch(names: list[str], argv: list[str]) -> int:
             raise CoterieError(what, "pip install 'coterie[watch]'") from e
         token = asked.token or os.environ.get(TOKEN) or None
         server = LiveServer(folder, asked.host, asked.port, token)
-        warn_unencrypted(asked.host, watcher)
+        warn_unencrypted(asked.host, display)
         with token_place(asked, server.token) as place:
             print(f"{path} is shown at {describe_address(server, place)}", flush=True)
             server.run()
@@ -82,10 +82,10 @@ def token_place(asked: WatchFlags, token: str) -> Iterator[str]:
         yield file.name
 
 
-def warn_unencrypted(host: str, watcher: Watcher) -> None:
+def warn_unencrypted(host: str, display: ProgressDisplay) -> None:
     """Warn if the page leaves this machine, because it is not encrypted."""
     if host not in LOCAL:
-        watcher.warn(
+        display.warn(
             "the page is served to the network without encryption: use a proxy with TLS, or a "
             "tunnel."
         )

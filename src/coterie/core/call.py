@@ -44,7 +44,7 @@ def is_rows(v: Any) -> bool:
 
 
 def pick_clients(per_client: Any, positions: Tensor) -> Any:
-    """Select clients in a nest of [N, ...] tensors and `Rows`."""
+    """Select clients in a pytree of [N, ...] tensors and `Rows`."""
 
     def pick(v: Any) -> Any:
         if isinstance(v, Rows):

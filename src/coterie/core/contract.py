@@ -86,7 +86,7 @@ class Rows(NamedTuple):
     So K models are not copied n times, once for each client.
 
     Args:
-        table: A nest of tensors [K, ...].
+        table: A pytree of tensors [K, ...].
         index: int64 [n], in the order of the `clients` of the exchange.
 
     Example:
@@ -265,7 +265,7 @@ class Ask(Protocol):
             fn: A method of the algorithm that is marked `@client`.
             clients: int64 [n], ids of clients; default: the participants of this round.
             shared: Tensors that every client gets.
-            per_client: A nest of [n, ...] tensors and `Rows`; the client `clients[i]` gets row i.
+            per_client: A pytree of [n, ...] tensors and `Rows`; the client `clients[i]` gets row i.
             static: Plain numbers and strings, the same for every client.
             reduce: "sum" returns `Sums`, "stack" returns `Stack`.
             stream: Exchanges of a round with the same stream use the same randomness.
@@ -416,9 +416,9 @@ class Algorithm:
             if task.norm_values == 1:
                 _check_rows_of_batches(self, sizes)
 
-    def default_model(self, usual: str) -> str:
-        """The name of the model if the user names none; `usual` is the one for such data."""
-        return usual
+    def default_model(self, name: str) -> str:
+        """The model if the user names none; `name` is the default for such data."""
+        return name
 
     # -- on the server
     def start(self, task: Task, clients: int, seed: int) -> tuple[State, Any]:

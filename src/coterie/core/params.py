@@ -377,7 +377,7 @@ def one_hot(j: Tensor, k: int, dtype: torch.dtype) -> Tensor:
 
 
 def nbytes(tree: Any) -> int:
-    """Bytes of all tensors in a nest.
+    """Bytes of all tensors in a pytree.
 
     Args:
         tree: Dicts and tuples of tensors.

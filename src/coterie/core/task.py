@@ -473,7 +473,7 @@ class Task:
         return True
 
     def _check_loss(self, out: Tensor) -> None:
-        """Raise a `CoterieError` if a loss of one's own does not give one value per row."""
+        """Raise a `CoterieError` if a user's own loss does not give one value per row."""
         y_type = torch.int64 if self.kind == "classification" else self.dtype
         y = torch.zeros(len(out), dtype=y_type, device=self.device)
         shown = self.predictions(out)

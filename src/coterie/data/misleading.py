@@ -1,7 +1,7 @@
 """Rows and columns that mislead a comparison: leaks, sites named twice, sites too small to learn.
 
 `find_misleading` looks at the encoded training rows of tables. It returns all problems of a table
-at once, each with a way out; whether one is a mistake only the user can tell.
+at once, each with a way out; only the user knows whether it is a mistake.
 """
 
 from __future__ import annotations

@@ -284,7 +284,7 @@ class PrivateStates:
         self.written[clients] = True
 
     def snapshot(self) -> Any:
-        """A nest of tensors for `restore`."""
+        """A pytree of tensors for `restore`."""
         slots = torch.where(self.written, self.slots, -1)
         return {"slots": slots, "tables": tree_map(lambda v: v[: self.used], self.tables)}
 

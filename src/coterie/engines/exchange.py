@@ -66,7 +66,7 @@ class RoundContext:
     initial_payload_bytes: int = 0  # of the initial payload of one client
     rejected: list[int] = field(default_factory=list)
     clipped: list[int] = field(default_factory=list)
-    free_riders: list[int] = field(default_factory=list)  # a part of those rejected
+    free_riders: list[int] = field(default_factory=list)  # also in `rejected`
     absent: list[int] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
     bytes_down: int = 0

@@ -39,7 +39,7 @@ MIN_RELATIVE_SIZE = 0.75  # clients at least this large relative to the largest 
 NUMBERS_PER_PLACE = 8  # of a sample that is only drawn: place, target, mask, weight, random key
 MAX_ON_ACCELERATOR = 64  # clients at once
 MEMORY_SHARE = 0.5  # of an accelerator: the rest holds samples, buffers and cached kernels
-UNKNOWN_MEMORY = 4 << 30  # bytes, assumed of a device that does not tell its memory
+UNKNOWN_MEMORY = 4 << 30  # bytes, assumed if torch does not report the memory of a device
 SAMPLES_IN_DRY_RUN = 4096  # enough that the peak is where activations are
 FREE_PADDING = 1 / 64  # of the plan's samples: padding that costs less than another chunk
 
@@ -124,7 +124,7 @@ def _plan_for_accelerator(task: Task, roster: Roster) -> Plan:
 
 
 def accelerator_bytes(device: torch.device) -> int:
-    """The memory of a device; a cautious guess where torch does not tell."""
+    """The memory of a device; a low guess if torch does not report it."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return UNKNOWN_MEMORY

@@ -45,7 +45,7 @@ class Engine(Protocol):
         ...
 
     def snapshot(self) -> Any:
-        """A nest of tensors for a checkpoint, for `restore` of the same engine."""
+        """A pytree of tensors for a checkpoint, for `restore` of the same engine."""
         ...
 
     def restore(self, snapshot: Any) -> None:

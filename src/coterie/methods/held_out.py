@@ -5,9 +5,9 @@ for models of their own. So the server tries several K. A fifth of each client's
 held out, and for K = 1, 2, …
 
 1. every client trains the common initial model on its other rows and reports a sketch of the
-update; 2. k-means divides the sketches into K clusters, whose models start as the means over their
-members; 3. every client trains the cluster model with the smallest loss on those other rows, as in
-IFCA, and
+   update;
+2. k-means divides the sketches into K clusters, whose models start as the means over their members;
+3. every client trains the cluster model with the smallest loss on those other rows, as in IFCA, and
    reports the loss on the held-out rows; this repeats while the held-out loss decreases.
 
 The server tries larger K while one of the two largest is the best, and further folds while the
@@ -210,9 +210,8 @@ class _Trial:
         before = math.inf
         for r in range(self.rounds):
             # no `started_from`: uploads are clipped by their norm, not by the norm of the update.
-            # Where
-            # most clusters are right from the start, clients that still change theirs have long
-            # updates.
+            # Where most clusters are right from the start, clients that still change theirs have
+            # long updates.
             sums = self.ask(
                 self.method.train_fold,
                 self.clients,

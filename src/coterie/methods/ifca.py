@@ -131,7 +131,9 @@ class IFCA(ServerOptimizer, Local, Algorithm):
     patience: int | None = setting(
         None, "send only the client's own centre after this many rounds without changes", ge=1
     )
-    recheck: int = setting(10, "with patience: send all centres every so many rounds", ge=1)
+    recheck: int = setting(
+        10, "with patience: number of rounds after which all centres are sent again", ge=1
+    )
     resample: int = setting(
         0, "T: divide the rows into 2T parts and use a new pair each round; 0: all rows", ge=0
     )
@@ -276,7 +278,7 @@ class IFCA(ServerOptimizer, Local, Algorithm):
         return IFCAState(centres, group, rounds_unchanged, slots)
 
     def round_from_sums(self, state: IFCAState, ask: Ask) -> IFCAState:
-        """`round` under secure sums: nobody but the client knows its cluster."""
+        """`round` under secure sums: only the client knows its cluster."""
         sums = ask(
             self.train_own,
             shared=state.centres,

@@ -349,8 +349,8 @@ class Mixed(Algorithm):
         """Whether effects may be curves."""
         return self.features != "linear"
 
-    def default_model(self, usual: str) -> str:
-        return "additive" if usual == "linear" and self.is_smooth else usual
+    def default_model(self, name: str) -> str:
+        return "additive" if name == "linear" and self.is_smooth else name
 
     def start(self, task: Task, clients: int, seed: int) -> tuple[MixedState, Any]:
         units = unknown_units(math.prod(task.row_shape))

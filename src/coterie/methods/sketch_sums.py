@@ -161,11 +161,11 @@ def cluster_sketches(
         if iteration == ITERATIONS - 1:
             break
         means = found["sums"] / mass.clamp(min=1)[..., None]
-        moved = torch.where((mass > 0)[..., None], means, draw())
-        moved = torch.where(is_centre[..., None], moved, FAR)
-        if torch.equal(moved, centres):
+        updated = torch.where((mass > 0)[..., None], means, draw())
+        updated = torch.where(is_centre[..., None], updated, FAR)
+        if torch.equal(updated, centres):
             break
-        centres = moved
+        centres = updated
     best = {}
     for place, k in enumerate(numbers):
         costs = found["cost"][place * STARTS : (place + 1) * STARTS]

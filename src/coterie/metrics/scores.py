@@ -222,8 +222,8 @@ def scores_per_client(kind: Kind, sums: dict[str, Tensor]) -> Arrays:
 
     Returns:
         By name an array [N], NaN where a metric is undefined; "rows" is the number of samples. For
-        classification, "commonest" is the share of the commonest class, and "constant_log_loss" the
-        log loss of predicting the shares of the classes for every sample.
+        classification, "commonest" is the share of the most frequent class, and "constant_log_loss"
+        the log loss of predicting the shares of the classes for every sample.
     """
     return _compute_metrics(kind, {name: v.cpu().double().numpy() for name, v in sums.items()})
 
@@ -244,8 +244,9 @@ def evaluation_row(kind: Kind, sums: dict[str, Tensor], prefix: str = "") -> Row
     Returns:
         For each metric its pooled value and, for those with `per_client`, its summary over clients
         under the suffixes `_mean`, `_std` and `_worst`. `commonest` is the accuracy of predicting
-        the commonest class of all samples, `commonest_own` that of predicting each client's own;
-        `constant_log_loss` and `constant_log_loss_own` are the same for the shares of the classes.
+        the most frequent class of all samples, `commonest_own` that of predicting each client's
+        own; `constant_log_loss` and `constant_log_loss_own` are the same for the shares of the
+        classes.
     """
     pooled = _compute_metrics(kind, {k: v[None] for k, v in _sum_over_clients(sums).items()})
     clients = scores_per_client(kind, sums)
@@ -497,7 +498,7 @@ _ALL = [
         higher_is_better=True,
         unit="share",
         score_of_constant=_accuracy_of_commonest_class,
-        constant="the site's own commonest class",
+        constant="the site's own most frequent class",
     ),
     Metric(
         name="log_loss",

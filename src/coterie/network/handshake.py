@@ -59,7 +59,7 @@ ONLY_SIMULATED = ("attack", "attackers", "attack_strength", "dropout", "ranks")
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """The run that a server shall train; the sites have the data.
+    """The run that a server is to train; the sites have the data.
 
     Raises:
         CoterieError: An option is invalid or only makes sense in a simulation.

@@ -44,7 +44,7 @@ MAKE_CERTIFICATE = "make one with `coterie network certs` on the server"
 
 
 class ConnectionLost(Exception):
-    """The connection to the server is lost, and the node shall connect again."""
+    """The connection to the server is lost; the node connects again."""
 
 
 class NodeRefused(Exception):

@@ -81,7 +81,7 @@ class FailureLog:
 
     Attributes:
         last: The last failure that the owner must fix.
-        last_text: What the server was told about it.
+        last_text: What was reported to the server.
     """
 
     def __init__(self, client: str) -> None:

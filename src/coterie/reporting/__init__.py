@@ -170,7 +170,7 @@ def compute_statistics(methods: Methods) -> tuple[dict[str, ClientStatistics], l
 
 
 def describe_unfinished(label: str, runs: Sequence[RunRecord]) -> list[str]:
-    """Say that runs of a method stopped before their last round; empty if none did."""
+    """Return a sentence if runs of a method stopped before their last round, else []."""
     if runs[0].options.stop_after is not None:
         return []  # with early stopping, fewer rounds are normal
     ends = [
@@ -193,14 +193,16 @@ def describe_unfinished(label: str, runs: Sequence[RunRecord]) -> list[str]:
 def describe_incomplete_seeds(
     methods: Methods, incomplete: Sequence[tuple[RunRecord, int | Exception]]
 ) -> list[str]:
-    """Name the seeds that intervals and tables are without, or show at an earlier round.
+    """Name the seeds that are missing from intervals and tables, or shown at an earlier round.
 
     Args:
         methods: The runs by method.
         incomplete: As `collect_sheets` returns them.
     """
     sentences = []
-    places: dict[tuple[str, str], list[str]] = {}  # by what is without them, and why
+    places: dict[
+        tuple[str, str], list[str]
+    ] = {}  # run folders, by what they are missing from and the reason
     for run, why in incomplete:
         lowest, *others = methods[run.label]
         if not others or (run is lowest and isinstance(why, int)):

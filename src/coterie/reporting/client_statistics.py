@@ -58,7 +58,8 @@ class ClientStatistics(NamedTuple):
     losses: np.ndarray | None = None  # [shown, K] training loss under each group's model
     projection: Projection | None = None
     differences: GroupDifferences | None = None  # only if the rows are in this process
-    constants: Sequence[ConstantColumn] = ()  # columns that are constant at one site; likewise
+    # columns that are constant at one site, only if the rows are in this process
+    constants: Sequence[ConstantColumn] = ()
     coefficients: Coefficients | None = None  # of linear group models
     confidence: np.ndarray | None = None  # [N] membership confidence, 0 to 1; NaN: unknown
     predictions: Predictions | None = None
@@ -142,7 +143,7 @@ def sample_clients(groups: np.ndarray | None, names: Sequence[str]) -> np.ndarra
     return order[np.linspace(0, n - 1, MOST_SHOWN).round().astype(int)]
 
 
-def values_by_client(
+def ask_for_values(
     run: Run, function: str, clients: np.ndarray, shared: Any, per_client: Any
 ) -> np.ndarray:
     """Run one of the engine's evaluation functions on clients, and return a row for each.
@@ -173,7 +174,7 @@ def losses_under_centres(run: Run, shown: np.ndarray) -> np.ndarray | None:
     centres = run.method.centres(run.state)
     if centres is None or count(centres) < 2:
         return None
-    losses = values_by_client(run, "losses", shown, centres, ())
+    losses = ask_for_values(run, "losses", shown, centres, ())
     return np.where(np.isfinite(losses), losses, np.nan)
 
 
@@ -184,7 +185,7 @@ def project_clients(run: Run, shown: np.ndarray, losses: np.ndarray | None) -> P
     """
     shared, per_client = run.method.use(run.state)
     try:
-        models = values_by_client(run, "model_sketch", shown, shared, per_client)
+        models = ask_for_values(run, "model_sketch", shown, shared, per_client)
     except (NotImplementedError, Diverged):  # a mixture of models, or NaN in a model
         models = np.zeros((len(shown), 1))
     groups = 0 if losses is None else losses.shape[1]

@@ -78,7 +78,7 @@ class ClientSums(NamedTuple):
         return r, np.maximum(over_clients, over_rows)
 
     def is_binary(self) -> np.ndarray:
-        """Tell which columns hold only 0 and 1, bool [d + T]: their sum of squares is their sum."""
+        """Which columns hold only 0 and 1, bool [d + T]: their sum of squares is their sum."""
         squares = self.scatter + self.value**2 / self.rows[:, None]
         return np.isclose(squares, self.value, atol=0).all(0)
 
@@ -90,7 +90,7 @@ def small_sample_factor(clients: int) -> float:
 
 # ------------------------------------------------------------------------------ from rows
 def has_columns(x: Tensor) -> bool:
-    """Tell whether x is a table of numbers, not images or tokens."""
+    """Return whether x is a table of numbers, not images or tokens."""
     return x.dim() == 2 and x.is_floating_point() and x.shape[1] <= MAX_COLUMNS
 
 

@@ -44,7 +44,9 @@ class ClientScores(NamedTuple):
     scores: list[float]  # under each of `ScoresByClient.methods`; NaN: none
     gains: list[float]  # over each of `ScoresByClient.baselines`, positive: better; NaN: none
     confidence: float | None = None  # membership confidence, 0 to 1; None: unknown
-    commonest: float | None = None  # share of the commonest class in its test rows; None: unknown
+    commonest: float | None = (
+        None  # share of the most frequent class in its test rows; None: unknown
+    )
     balanced: float | None = None  # balanced accuracy under the method; None: unknown
     fit: list[float] | None = None  # by group, the relative excess loss of its model; None: unknown
 
@@ -145,7 +147,7 @@ def clients_table(result: ScoresByClient) -> TextTable:
         "test rows": [
             f"{c.test_rows} {MARK}" if has_few_rows(c) else str(c.test_rows) for c in result.clients
         ],
-        "commonest class": [format_share(c.commonest) for c in result.clients],
+        "most frequent class": [format_share(c.commonest) for c in result.clients],
     }
     scores = {
         label: [format_score(c.scores[i], result.metric) for c in result.clients]
@@ -163,7 +165,7 @@ def clients_table(result: ScoresByClient) -> TextTable:
 
 
 def has_few_rows(client: ClientScores) -> bool:
-    """Tell whether a client has too few test rows for a reliable score, but some."""
+    """Return whether a client has test rows, but too few for a reliable score."""
     return 0 < client.test_rows < FEW_ROWS
 
 
@@ -180,7 +182,7 @@ def describe_clients(result: ScoresByClient) -> str:
     sentences = [f"{score}. Click a heading to sort."]
     if any(client.commonest is not None for client in result.clients):
         sentences.append(
-            "Commonest class: the share of the most frequent class in the client's test rows, "
+            "Most frequent class: its share in the client's test rows, "
             "which is the accuracy of always predicting it. Its balanced accuracy is 1 / number of "
             "classes."
         )
@@ -229,7 +231,7 @@ def describe_few_rows(few: list[ClientScores], total: int, metric: str) -> str:
 
 # ------------------------------------------------------------------------------ the search field
 def can_search(result: ScoresByClient) -> bool:
-    """Tell whether the page has a search field: for several clients, but not too many."""
+    """Return whether the page has a search field: for 2 to MOST_SEARCHABLE clients."""
     return 1 < len(result.everyone) <= MOST_SEARCHABLE
 
 
@@ -263,7 +265,7 @@ def describe_client(client: ClientScores, result: ScoresByClient) -> list[str]:
 
 
 def describe_best_method(client: ClientScores, result: ScoresByClient) -> str:
-    """Say which method is best for a client; "" if not all scores are known."""
+    """Name the best method for a client; "" unless all its scores are known."""
     scores = np.array(client.scores)
     if len(scores) < 2 or not np.isfinite(scores).all():
         return ""
@@ -293,7 +295,7 @@ def margin_of_error(client: ClientScores, metric: str) -> float:
 
 
 def describe_other_groups(client: ClientScores) -> str:
-    """Say how well the models of other groups fit a client's training rows; "" if unknown."""
+    """Describe how well other groups' models fit a client's training rows; "" if unknown."""
     if client.fit is None or client.group is None or client.group < 0:
         return ""
     others = [

@@ -39,7 +39,7 @@ MOST_SIZES = 10  # group sizes in a cell
 
 
 def has_diverged(run: Row) -> bool:
-    """Tell whether a run's score or loss is not finite, or its R² is below MIN_R2.
+    """Return whether a run's score or loss is not finite, or its R² is below MIN_R2.
 
     Args:
         run: Final scores. None: not finite (in rows read from a folder), or training diverged.
@@ -400,7 +400,7 @@ def describe_comparison_table(comparison: Comparison) -> str:
     accuracy = format_average(runs, "commonest", ".3f")
     log_loss = format_average(runs, "constant_log_loss", ".3f")
     if METRICS[comparison.metric].task == "classification" and accuracy:
-        constant = f"always predicting the commonest class: accuracy {accuracy}"
+        constant = f"always predicting the most frequent class: accuracy {accuracy}"
         if log_loss:
             constant += f", the shares of the classes: log loss {log_loss}"
         parts.append(constant)

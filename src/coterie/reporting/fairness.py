@@ -175,7 +175,7 @@ def describe_fairness(result: Fairness) -> str:
 
 
 def describe_worst_groups(result: Fairness) -> list[str]:
-    """Say which method is best for its worst group, and warn of a small gap at a low level."""
+    """Name the method whose worst group scores best; warn of a small gap at a low level."""
     worst = {method.label: method.worst_score for method in result.grouped}
     leaders = result.leaders
     if not leaders or len(leaders) == len(worst):

@@ -184,7 +184,7 @@ def find_differences(
     if not tests:
         return []  # images with many classes
     if min(len(here.rows), len(there.rows)) < 2:
-        return []  # a single client cannot be told from its group
+        return []  # a single client cannot be distinguished from its group
     from scipy.special import stdtrit  # slow to import
 
     degrees_of_freedom = len(here.rows) + len(there.rows) - 2
@@ -291,7 +291,7 @@ def describe_difference(difference: ColumnDifference, sides: tuple[str, str]) ->
 
 
 def describe_means(difference: ColumnDifference, sides: tuple[str, str]) -> str:
-    """Say on which side a column is higher, or a category more common."""
+    """Describe which side has the higher values of a column, or more of a category."""
     column = difference.column
     here = difference.here
     there = difference.there
@@ -317,7 +317,7 @@ def describe_means(difference: ColumnDifference, sides: tuple[str, str]) -> str:
 def describe_correlations(
     difference: ColumnDifference, label: NamedColumn, sides: tuple[str, str]
 ) -> str:
-    """Say how a column correlates with the label on both sides, the stronger side first.
+    """Describe the correlation of a column with the label on both sides, the stronger first.
 
     Numbers are named as they are ("a lower risk" with a negative correlation); for classes, the
     sentence names the class with which the correlation is positive.

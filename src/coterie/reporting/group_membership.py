@@ -63,7 +63,7 @@ def last_groups(run: RunRecord, statistics: ClientStatistics | None) -> np.ndarr
 
 
 def is_same_partition(a: np.ndarray, b: np.ndarray) -> bool:
-    """Tell whether the same clients are together, whatever the numbers of the groups."""
+    """Return whether two clusterings are the same up to the numbers of their groups."""
     pairs = set(zip(a.tolist(), b.tolist()))
     return len(pairs) == len(set(a.tolist())) == len(set(b.tolist()))
 
@@ -184,7 +184,7 @@ def main_groups(
 
 
 def describe_main_groups(groups: MainGroups) -> str:
-    """Say which method found the groups, and which others found the same."""
+    """Name the method that found the groups, and others that found the same."""
     seed = "" if groups.seed is None else f" (seed {groups.seed})"
     sentences = [f"The final groups of {groups.method}{seed}."]
     if groups.membership.has_only_singletons:
@@ -240,7 +240,7 @@ def group_changes(run: RunRecord, statistics: ClientStatistics | None) -> GroupC
 
 
 def describe_no_changes(result: GroupChanges) -> str:
-    """Say that no client changed its group, instead of figures; "" if any did."""
+    """Return a sentence that replaces the figures if no client changed its group, else ""."""
     if result.groups.max() == result.groups.min():
         return "All clients were in one group throughout."
     if result.changes:
@@ -257,7 +257,7 @@ def describe_no_changes(result: GroupChanges) -> str:
 
 
 def describe_few_changes(result: GroupChanges) -> str:
-    """Say when clients changed their group, instead of two more figures; "" for many changes."""
+    """Return a sentence that replaces two figures if few clients changed their group, else ""."""
     if len(result.changes) > FEW_ROUNDS:
         return ""
     by_round = ", ".join(f"{clients} in round {round}" for round, clients in result.changes)

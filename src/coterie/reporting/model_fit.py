@@ -64,7 +64,7 @@ class ClientPositions(NamedTuple):
 
 
 def is_baseline(label: str) -> bool:
-    """Tell whether a method shows what a client gets without groups."""
+    """Return whether a method is a baseline: one model for all, or one per client."""
     return label.split()[0] in BASELINES
 
 
@@ -151,7 +151,7 @@ def name_bounds() -> list[str]:
 
 
 def describe_excess(value: float) -> str:
-    """Say how much worse a model fits than the best one."""
+    """Describe how much worse a model fits than the best one."""
     if value <= EXCESS_BOUNDS[0]:
         return "fits best"
     if value > 10:

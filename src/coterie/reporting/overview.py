@@ -28,7 +28,7 @@ MOST_VALUES = 20  # of a list in a table cell
 
 # ------------------------------------------------------------------------------ data and names
 def describe_title(methods: Methods) -> str:
-    """Say what is predicted and where; for a reader who knows no method."""
+    """Return the page's title: what is predicted, and where."""
     run = next(iter(methods.values()))[0]
     where = f"{len(run.training_names):,} {'sites' if run.has_sites else 'clients'}"
     label = name_label(run)
@@ -116,7 +116,7 @@ class NextStep(NamedTuple):
 def next_step(
     run: RunRecord, leader: str, with_groups: Collection[str], error: str
 ) -> NextStep | None:
-    """Say which model to use, and the command for the owner of a site; None without a folder.
+    """Recommend a model, with the commands for owners of sites; None without a folder.
 
     Args:
         run: The best method's first run.
@@ -162,7 +162,7 @@ class EmptyCells(NamedTuple):
 
     fill: str  # what replaces numbers: "mean" or "median"
     numbers: list[tuple[str, int]]  # columns of numbers and dates (name, empty cells), most first
-    texts: list[tuple[str, int]]  # columns of texts, likewise
+    texts: list[tuple[str, int]]  # columns of texts, in the same way
     rows: int  # in total
     nearly_empty: str  # columns that are nearly empty at some sites; "": none, or unknown
 

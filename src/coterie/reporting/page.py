@@ -187,14 +187,14 @@ def collect_page(
 
 
 def has_effects(statistics: Mapping[str, ClientStatistics], label: str) -> bool:
-    """Tell whether the effects of columns are known for a method."""
+    """Return whether the effects of columns are known for a method."""
     return label in statistics and statistics[label].effects is not None
 
 
 def choose_next_step(
     methods: Methods, compared: Comparison, with_groups: Sequence[str]
 ) -> NextStep | None:
-    """Say how to use the best model; None if no method has a score."""
+    """Describe how to use the best model; None if no method has a score."""
     if not compared.best:
         return None
     leader = compared.best[0]
@@ -204,7 +204,7 @@ def choose_next_step(
 
 
 def describe_accuracy_of(compared: Comparison, leader: str) -> str:
-    """Say how far predictions are off, in words that need no statistics."""
+    """Describe the typical error of predictions for readers without statistics."""
     if compared.metric == "mse":
         error = text.format_error(compared.scores[leader] ** 0.5)
         return f"its predictions are typically off by {error}, in the unit of the label"
@@ -214,7 +214,9 @@ def describe_accuracy_of(compared: Comparison, leader: str) -> str:
     guess = comparison.average(compared.runs[leader], "commonest")
     sentence = f"it predicts {100 * accuracy:.0f} % of the test rows right"
     if guess is not None:
-        sentence += f"; always guessing the commonest class would be right in {100 * guess:.0f} %"
+        sentence += (
+            f"; always guessing the most frequent class would be right in {100 * guess:.0f} %"
+        )
     return sentence
 
 

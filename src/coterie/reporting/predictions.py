@@ -1,7 +1,7 @@
 """Quality of predictions: confusion matrix, calibration, and comparison with a constant prediction.
 
 An accuracy of 0.94 means little at a site where 94 % of the rows have the same class. So every site
-is compared with the best constant prediction for its own test rows: its commonest class or its
+is compared with the best constant prediction for its own test rows: its most frequent class or its
 mean. Sites with few test rows, and sites where the constant is perfect, are skipped.
 """
 

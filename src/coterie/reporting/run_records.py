@@ -153,7 +153,7 @@ class RunRecord:
 
 
 def has_fixed_clients(source: str) -> bool:
-    """Tell whether clients are the same for every seed: sites with tables, not generated ones."""
+    """Return whether clients are the same for every seed: sites with tables, not generated."""
     return re.split("[:?]", source)[0] in ("folder", "table", "frames", "network")
 
 
@@ -325,7 +325,7 @@ def data_in_memory(run: Run | Path) -> Federation | None:
 
 
 def has_same_rows(one: RunRecord, other: RunRecord) -> bool:
-    """Tell whether two runs have the same rows.
+    """Return whether two runs have the same rows.
 
     This is certain if one of them has its data in memory. Each folder stores a hash with its own
     salt, so two folders are compared by names, row counts, schema, seed and validation split.

@@ -148,7 +148,7 @@ def as_cell(cell: Any) -> Any:
 
 # ------------------------------------------------------------------------------ other files
 def is_other_csv(path: Path, columns: Sequence[str]) -> bool:
-    """Tell whether a file exists that does not start with these columns, after RUN_COLUMNS."""
+    """Return whether a file exists that does not start with RUN_COLUMNS and these columns."""
     if not path.is_file() or not path.stat().st_size:
         return False
     with open(path, encoding="utf-8", errors="replace") as file:
@@ -159,7 +159,7 @@ def is_other_csv(path: Path, columns: Sequence[str]) -> bool:
 
 
 def is_other_workbook(path: Path) -> bool:
-    """Tell whether a file exists that is not an Excel file of Coterie."""
+    """Return whether a file exists that is not an Excel file of Coterie."""
     if not path.is_file() or not path.stat().st_size:
         return False
     try:

@@ -27,7 +27,7 @@ WITHOUT_GROUPS: dict[Scope, tuple[str, str]] = {
 
 # ------------------------------------------------------------------------------ the best method
 def describe_verdict(comparison: Comparison) -> str:
-    """Say which method is best, by how much, and which others are level with it.
+    """Name the best method, its lead, and the methods that are level with it.
 
     Returns:
         Some sentences; "" if no method has a score and none diverged.
@@ -67,14 +67,14 @@ def describe_score(comparison: Comparison, label: str) -> str:
 
 
 def explain_no_interval(lead: Lead) -> str:
-    """Say why a difference has no interval."""
+    """Return why a difference has no interval."""
     if lead.difference is None:
         return "the runs did not store scores by site"
     return f"an interval takes {MIN_SITES} sites or more, not {lead.difference.sites}"
 
 
 def describe_lead(lead: Lead) -> str:
-    """Say by how much a method is better or worse than another, with the interval."""
+    """Describe the difference between two methods, with its interval."""
     if lead.difference is None:
         return f"{lead.one} is compared with {lead.other}"
     metric = METRICS[lead.metric]
@@ -130,7 +130,7 @@ class GroupBenefit(NamedTuple):
 
     @property
     def may_pay(self) -> bool:
-        """Whether nothing speaks against groups: they pay, or what would tell is missing."""
+        """Whether groups pay, or the comparison lacks the methods or sites to decide it."""
         is_unknown = bool(self.missing) or not any(lead.has_interval for lead in self.leads)
         return self.pays or (is_unknown and not any(lead.is_worse for lead in self.leads))
 
@@ -155,12 +155,12 @@ def group_sizes(comparison: Comparison) -> dict[str, list[list[int]]]:
 
 
 def finds_several(sizes_by_seed: list[list[int]]) -> bool:
-    """Tell whether a method found several groups with any seed."""
+    """Return whether a method found several groups with any seed."""
     return any(len(sizes) > 1 for sizes in sizes_by_seed)
 
 
 def describe_no_groups(comparison: Comparison) -> str:
-    """Say that every method that looked for groups found one; "" if any found several."""
+    """Return a sentence if no method found more than one group, else ""."""
     sizes = group_sizes(comparison)
     if not sizes or any(map(finds_several, sizes.values())):
         return ""
@@ -214,7 +214,7 @@ def seed_agreement(groups: Sequence[Mapping[str, int] | None]) -> float | None:
 
 
 def describe_agreement(benefit: GroupBenefit) -> str:
-    """Say how far the groups of other seeds agree; "" if it is not known."""
+    """Describe the agreement of groups between seeds; "" if it is unknown."""
     if benefit.agreement is None or benefit.singles:
         return ""
     number = f"ARI {benefit.agreement:.2f}; 1: the same groups, 0: as by chance"
@@ -247,7 +247,7 @@ def method_name(label: str) -> str:
 
 
 def describe_benefit(benefit: GroupBenefit) -> str:
-    """Say whether groups pay, and why, in one sentence for the command line."""
+    """Return whether groups pay, and why, as one sentence for the command line."""
     answer, reason = answer_benefit(benefit)
     return f"{answer}: {reason}." if reason else f"{answer}."
 

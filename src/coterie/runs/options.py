@@ -82,7 +82,9 @@ class Options:
         ge=0,
     )
     secure: bool = setting(
-        False, "let only sums over clients leave them; nobody sees a single update", switch=True
+        False,
+        "secure aggregation: the server gets only sums over clients, no single update",
+        switch=True,
     )
     secure_min: int = setting(
         3, "with --secure: fewest clients in a sum, and in a group whose model is updated", ge=2
@@ -126,7 +128,8 @@ class Options:
     )
     replay: str | None = setting(
         None,
-        "diary.jsonl of a network run: repeat it with the same participation, by the loop engine",
+        "diary.jsonl, the log of exchanges of a network run: repeat the run with the same "
+        "participation",
     )
     dtype: str = setting(
         "float32", "floating-point type of models and data", choices=("float32", "float64")

@@ -151,7 +151,7 @@ class Run:
         self.interrupted = False  # by Ctrl-C, perhaps in the last round
         self.saved_at = time.monotonic()
         self.last_save_took = 0.0
-        # whatever share of the time it takes; a private round that is repeated counts twice
+        # even if saving takes over MAX_SAVING_SHARE: a private round that is repeated counts twice
         self.saves_every_round = options.dp is not None
 
         start_method = method.start_secure if options.only_sums else method.start
@@ -742,7 +742,7 @@ def finish_round_on_interrupt() -> Iterator[threading.Event]:
     def on_first(*_: object) -> None:
         stop_requested.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        log.warning("stopping after this round; once more to stop at once.")
+        log.warning("stopping after this round; press Ctrl-C again to stop now.")
 
     before = signal.signal(signal.SIGINT, on_first)
     try:
@@ -752,7 +752,7 @@ def finish_round_on_interrupt() -> Iterator[threading.Event]:
 
 
 def to_device(tree: Any, task: Task) -> Any:
-    """Move the floating-point leaves of a nest to the task's device.
+    """Move the floating-point leaves of a pytree to the task's device.
 
     Integer leaves, such as the cluster of each client, stay on the CPU, where client ids are.
     """
@@ -760,7 +760,7 @@ def to_device(tree: Any, task: Task) -> Any:
 
 
 def place_state(state: Any, own: Any, task: Task) -> Any:
-    """Move each leaf of a server state to the device that it has in the method's own start.
+    """Move each leaf of a server state to the device of the same leaf of the initial state.
 
     Models are on the task's device; what clients reported is on the CPU.
     """

@@ -58,7 +58,8 @@ def create_task(roster: Roster, model: Model, options: Options) -> tuple[Task, s
 
     Args:
         roster: Shape and classes of the data.
-        model: As in `ct.run`.
+        model: A name, an `nn.Module`, a function that returns one, or a `ModelSpec`; None: by the
+            kind of data.
         options: The options, for dtype and device.
 
     Returns:
@@ -102,7 +103,7 @@ def model_name(model: Model, roster: Roster) -> str:
         return models.default(roster)
     if isinstance(model, str):
         return model
-    if isinstance(model, ModelSpec):  # no name of a built-in model: its options must be given again
+    if isinstance(model, ModelSpec):  # cannot be rebuilt by name, so `resume` asks for it
         return f"ModelSpec({model_name(model.model, roster)})"
     if isinstance(model, nn.Module):
         return f"{type(model).__name__}()"

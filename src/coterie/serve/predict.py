@@ -196,6 +196,7 @@ def join_as_new(trained: TrainedRun, support: Any) -> JoinedClient:
     shared, _ = method.use(trained.state)
     x, y = split_support(support)
     batch = check_labelled_rows(trained.task, trained.roster, x, y)
+    # this name determines the random draws since 0.2
     client_key = randomness.client_keys(["a newcomer"], trained.options.seed)[0]
     key = randomness.keys(client_key, trained.round, "evaluate")
     data = Data(batch, key, client_key)

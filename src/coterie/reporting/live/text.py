@@ -303,7 +303,7 @@ def describe_site_scores(snapshot: Snapshot, has_site_lines: bool) -> str:
 
 
 def describe_silence(snapshot: Snapshot) -> str:
-    """Say what to do about a run without news; "" for other runs."""
+    """Return a hint for a run that has written nothing for some time, else ""."""
     if snapshot.state != "silent":
         return ""
     command = f"coterie resume {snapshot.path}"
