@@ -12,9 +12,9 @@ import coterie as ct
 from coterie.core.params import unstack
 from coterie.core.task import Batch
 from coterie.reporting.client_statistics import (
+    ask_for_values,
     principal_components,
     sample_clients,
-    ask_for_values,
 )
 from oracles import give_private_states, private_states
 
