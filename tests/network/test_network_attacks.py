@@ -135,4 +135,4 @@ def test_a_flood_of_strangers_and_a_hostile_site_change_nothing(machines, tmp_pa
     minutes = max(float(e["seconds"] or 0) for e in honest) * len(honest) / 60 + 3
     for party in set(lines):
         assert lines.count(party) <= minutes, f"{party} has {lines.count(party)} lines"
-    assert "Traceback" not in machines.log
+    assert "Traceback" not in machines.log and "open files" not in machines.log

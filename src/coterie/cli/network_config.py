@@ -115,7 +115,7 @@ class WaitingFlags:
 
     def complete(self, spec: RunSpec) -> RunSpec:
         """Return the run with the classes or the schema that these flags give."""
-        if self.schema is None:
+        if not self.schema:  # a run config of Flower has no None
             return replace(spec, classes=self.classes or spec.classes)
         if self.classes:
             raise CoterieError("classes and schema both name the classes", "give one of the two")

@@ -24,6 +24,7 @@ except ImportError:  # Windows
 log = logging.getLogger("coterie")
 LOOPBACK = "127.0.0.1"
 BACKLOG = 512  # connections that may wait to be accepted
+MAX_ACCEPTED = 16  # connections at once, all of which need a file until they are refused
 MAX_UNKNOWN = 256  # connections that have not shown a registered certificate yet
 MAX_FILES = 4096  # that a server may have open
 SPARE_FILES = 100  # open files that this process needs beside its connections

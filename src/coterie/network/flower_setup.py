@@ -72,6 +72,7 @@ deadline = 300.0  # seconds that sites have to reply
 quorum = 0.5      # fraction of the selected sites that must reply to complete a round
 grace = 10.0      # seconds to wait, once the quorum is reached, for sites that are offline
 classes = ""      # classes of the label, separated by commas; empty: those that two sites have
+schema = ""       # file with the schema of the tables; empty: the sites describe their rows
 wait = 3600.0     # seconds to wait for all sites before the first round
 resume = false    # continue the run in `out`
 """

@@ -27,6 +27,7 @@ from coterie.engines.codec import BadBytes
 from coterie.network.certificates import SERVER, SiteDirectory
 from coterie.network.connections import (
     BACKLOG,
+    MAX_ACCEPTED,
     Connection,
     ConnectionGate,
     Refusals,
@@ -156,9 +157,11 @@ class HttpsServer:
         await runner.setup()
         assert runner.server is not None
         http = runner.server
+        # asyncio accepts as many connections at once as its backlog, before any can be refused
         server = await self._loop.create_server(
-            lambda: Connection(self.gate, http()), sock=listening, backlog=BACKLOG
+            lambda: Connection(self.gate, http()), sock=listening, backlog=MAX_ACCEPTED
         )
+        listening.listen(BACKLOG)
         reloading = self._loop.create_task(self._reload())
         await self._stop.wait()
         reloading.cancel()
