@@ -15,6 +15,7 @@ from coterie.data.regression import linear
 from coterie.data.rotation import holdouts, mixture, rotated
 from coterie.data.schema import Schema
 from coterie.data.spec import load, maker, makers
+from coterie.data.sql import sql
 from coterie.data.store import open_store
 from coterie.data.store import write_store as store
 
@@ -46,6 +47,7 @@ __all__ = [
     "open_store",
     "pathological",
     "rotated",
+    "sql",
     "store",
     "table",
 ]

@@ -154,7 +154,7 @@ class RunRecord:
 
 def has_fixed_clients(source: str) -> bool:
     """Return whether clients are the same for every seed: sites with tables, not generated."""
-    return re.split("[:?]", source)[0] in ("folder", "table", "frames", "network")
+    return re.split("[:?]", source)[0] in ("folder", "table", "sql", "frames", "network")
 
 
 Methods = Mapping[str, list[RunRecord]]  # by label: the runs of a method, lowest seed first
