@@ -10,7 +10,13 @@ from torch import nn
 
 import coterie as ct
 from coterie.runs.run import Run
-from plain_loops import Model, plain_envelope, plain_fedavg, plain_fedsoft, plain_ifca
+from plain_loops import (
+    Model,
+    plain_envelope,
+    plain_fedavg,
+    plain_fedsoft,
+    plain_ifca,
+)
 
 
 @dataclass
@@ -65,6 +71,13 @@ def cases() -> dict[str, Callable[[], Case]]:
 
     dnn = lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
     fedsoft = lambda: ct.FedSoft(clusters=2, lr=0.005, local_epochs=10, batch=10, pull=1.0)
+
+    def images(name: str, target: float, model: str, *sizes: int) -> Case:
+        """One pass of batches of 20 over images [channels, pixels, pixels]."""
+        clients, rows, channels, pixels = sizes
+        fed = random_images(clients, rows, (channels, pixels, pixels))
+        make = ct.models.build(model, fed.roster)
+        return Case(name, target, passes(20, 1), fed, make, plain_fedavg)
 
     def cnn() -> nn.Module:
         return nn.Sequential(
@@ -185,4 +198,38 @@ def cases() -> dict[str, Callable[[], Case]]:
             cnn,
             plain_fedavg,
         ),
+        "cnn28": lambda: images(
+            "CNN 32-64-512 on 28x28, batch 20, n=100, 8 clients", 1.2, "cnn", 8, 100, 1, 28
+        ),
+        "cnn32": lambda: images(
+            "CNN 32-64-512 on 32x32, batch 20, n=100, 8 clients", 1.2, "cnn", 8, 100, 3, 32
+        ),
+        "cnn6": lambda: images(
+            "six-layer CNN on 32x32, batch 20, n=40, 4 clients", 1.2, "cnn6", 4, 40, 3, 32
+        ),
+        "resnet18": lambda: images(
+            "ResNet-18, group norm, 32x32, batch 20, n=20, 2 clients",
+            1,
+            "resnet18:group",
+            *(2, 20, 3, 32),
+        ),
+        "lstm": lambda: Case(
+            "LSTM of 64 units over 28 rows of 28, batch 20, n=100, 16 clients",
+            0.9,
+            passes(20, 1),
+            random_images(16, 100, (28, 28)),
+            Recurrent,
+            plain_fedavg,
+        ),
     }
+
+
+class Recurrent(nn.Module):
+    """An LSTM over the rows of an image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells, self.last = nn.LSTM(28, 64, batch_first=True), nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.cells(x)[0][:, -1])
