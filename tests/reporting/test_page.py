@@ -69,6 +69,14 @@ def test_a_page_names_free_riders_once(method, tmp_path):
     assert re.findall(rf"{start}\d rounds: (.*)\.<", page) == [escape(rider)]
 
 
+def test_a_page_names_the_free_riders_of_every_seed(tmp_path):
+    results = [trained(ct.FedAvg(**HOW), attack="free-ride", attackers=1, seed=s) for s in (1, 2)]
+    page = written(results, tmp_path / "page.html")
+    riders = [escape(result.final["free_riders"][0]) for result in results]
+    found = re.findall(r"(Seed 2: )?1 client sent back models [^<]* rounds: ([^<]*)\.<", page)
+    assert found == [("", riders[0]), ("Seed 2: ", riders[1])]
+
+
 def test_the_parts_come_in_order_under_proper_headings(results_page):
     headings = re.findall(r"<h([1-6])>(.*?)</h\1>", results_page)
     levels = [int(level) for level, _ in headings]

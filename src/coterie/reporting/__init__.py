@@ -58,7 +58,7 @@ from coterie.runs.files import write_error, write_text
 from coterie.runs.load import Trust
 from coterie.runs.run import Run
 from coterie.runs.start import Model
-from coterie.runs.trained import TrainedRun
+from coterie.runs.trained import TrainedRun, warn_of_clients
 
 MOST_NAMED = 12  # members of a group in a notebook
 
@@ -128,7 +128,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def compute_statistics(methods: Methods) -> tuple[dict[str, ClientStatistics], list[str]]:
-    """Compute the client statistics of each method's lowest seed.
+    """Compute the client statistics of each method's lowest seed, with the warnings of all seeds.
 
     Returns:
         Statistics by method, without methods whose models cannot be loaded, and one sentence for
@@ -141,7 +141,7 @@ def compute_statistics(methods: Methods) -> tuple[dict[str, ClientStatistics], l
     missing: list[str] = []
     without_data: dict[str, list[str]] = {}  # methods by reason
     without_models: dict[str, list[str]] = {}
-    for label, (run, *_) in methods.items():
+    for label, (run, *other_seeds) in methods.items():
         try:
             trained = run.load_trained()
         except UntrustedFile:
@@ -155,7 +155,13 @@ def compute_statistics(methods: Methods) -> tuple[dict[str, ClientStatistics], l
         except (CoterieError, OSError) as error:
             without_data.setdefault(explain(error, run), []).append(label)
         fingerprint = run.fingerprint.data
-        statistics[label] = collect_statistics(trained, with_data, fingerprint, label)
+        own = collect_statistics(trained, with_data, fingerprint, label)
+        further = [
+            f"seed {other.seed}: {warning}"
+            for other in other_seeds
+            for warning in warn_of_clients(other.history)
+        ]
+        statistics[label] = own._replace(warnings=[*own.warnings, *further])
         if trained.round < run.history[-1]["round"]:
             missing.append(
                 f"{label}: clients and models are from its last checkpoint, after round "

@@ -200,7 +200,7 @@ def describe_warnings(
     Returns:
         One sentence per problem.
     """
-    warnings = _warn_of_clipping(history) + _warn_of_free_riders(history)
+    warnings = warn_of_clients(history)
     if groups is None:
         return warnings
     sizes = history[-1].get("sizes", [])
@@ -227,6 +227,11 @@ def describe_warnings(
             "clients changed group per round."
         )
     return warnings
+
+
+def warn_of_clients(history: list[Row]) -> list[str]:
+    """Describe problems with clients: clipped updates and free riders, one sentence each."""
+    return _warn_of_clipping(history) + _warn_of_free_riders(history)
 
 
 def _warn_of_clipping(history: list[Row]) -> list[str]:
