@@ -31,6 +31,7 @@ from coterie.reporting.figures import (
     draw_client_map,
     draw_confusion,
     draw_curves,
+    draw_effect,
     draw_group_scores,
     draw_group_sizes,
     draw_history,
@@ -44,6 +45,7 @@ from coterie.reporting.model_fit import (
 )
 from coterie.reporting.predictions import CalibrationPoint
 from coterie.reporting.svg import draw
+from coterie.serve.effects import Effect
 
 
 def drawn(methods, over: str) -> list:
@@ -204,3 +206,13 @@ def test_no_two_of_21_methods_look_alike():
     lines = drawn(methods, "rounds")
     assert len({(line.colour, line.dash) for line in lines}) == 21
     assert {line.dash for line in lines} <= {*DASHES}
+
+
+def test_names_below_an_effect_do_not_overlap():
+    names = ["charity", "commercial", "government", "medical assistance", "other", "self", "none"]
+    zeros = [0.0] * len(names)
+    effect = Effect("payor", 0, names, zeros, zeros, zeros)
+    shown = [text for _, text in draw_effect([effect]).x.ticks]
+    assert shown == ["char…", "comm…", "gove…", "medi…", "other", "self", "none"]
+    few = effect._replace(x=names[:2], mean=zeros[:2], low=zeros[:2], high=zeros[:2])
+    assert [text for _, text in draw_effect([few]).x.ticks] == names[:2]

@@ -35,7 +35,7 @@ from coterie.runs.run import Run, to_arrays
 
 MIN_R2 = -10  # runs below have diverged
 UNEVEN = 0.02  # show balanced accuracy if it differs from accuracy by more than this
-MOST_SIZES = 10  # group sizes in a cell
+MOST_SIZES = 6  # group sizes in a cell
 
 
 def has_diverged(run: Row) -> bool:

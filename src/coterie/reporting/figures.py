@@ -61,6 +61,7 @@ MOST_ROUNDS = 200  # columns of a map; longer runs are sampled evenly
 MOST_STATIONS = 6  # groups of a client over the rounds in a tooltip
 FEW_DOTS = 12  # up to these dots are large
 STRIP_WIDTH = 0.8  # of all methods of a group together; 1 is the distance between groups
+LETTERS_OF_EFFECT = 44  # fit below a figure of an effect, of all names together
 
 
 # ------------------------------------------------------------------------------ methods
@@ -108,6 +109,11 @@ def draw_group_count(result: GroupCount) -> Figure:
     return Figure(x_axis, number_axis(result.criterion, "criterion"), marks, 200, legend)
 
 
+def cut_name(name: str, letters: int) -> str:
+    """Cut a name to this many letters; the mark that it names shows all of it on hover."""
+    return name if len(name) <= letters else f"{name[: letters - 1]}…"
+
+
 def draw_effect(effects: Sequence[Effect]) -> Figure:
     """Draw the effect of one column, a line for each group; texts as points."""
     marks: list[Mark] = []
@@ -129,7 +135,8 @@ def draw_effect(effects: Sequence[Effect]) -> Figure:
         values += [*low, *high]
     x_axis = number_axis([float(value) for value in x], effects[0].column)
     if texts:
-        ticks = [(float(i), text[:MOST_LETTERS]) for i, text in enumerate(texts)]
+        room = max(3, min(MOST_LETTERS, LETTERS_OF_EFFECT // len(texts) - 1))
+        ticks = [(float(i), cut_name(text, room)) for i, text in enumerate(texts)]
         x_axis = Axis(-0.5, len(texts) - 0.5, ticks, effects[0].column, has_grid=False)
     legend = []
     if len(effects) > 1:
