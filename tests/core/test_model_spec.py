@@ -206,6 +206,7 @@ def test_a_regression_with_two_outputs_and_its_own_loss_reports_squared_errors()
         (lambda: ct.ModelSpec(mlp, trainable=lambda name: False), "no parameters that can be"),
         (lambda: ct.ModelSpec(mlp, augment=lambda x, draws: x[:, 1:]), "augment gives rows of sha"),
         (lambda: ct.ModelSpec(mlp, augment=lambda x, draws: None), "augment gives NoneType"),
+        (lambda: ct.ModelSpec(mlp, autocast="yes"), "it must be True or False"),
         (lambda: ct.ModelSpec(mlp, augment=ct.augment.RandomCrop(0)), "padding is 0"),
     ],
 )

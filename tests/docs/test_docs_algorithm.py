@@ -31,7 +31,7 @@ def cases() -> list[Any]:
 
 @pytest.fixture
 def method(tmp_path: Path) -> Algorithm:
-    (block,) = (b for b in blocks(PAGES["algorithm"].read_text()) if b.title)
+    (block,) = (b for b in blocks(PAGES["algorithm"].read_text()) if b.title == "trimmed.py")
     (tmp_path / block.title).write_text(block.code)
     made: Any = find(f"{tmp_path / block.title}:Trimmed")
     return brief(made(clusters=2))

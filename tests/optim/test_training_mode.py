@@ -283,6 +283,11 @@ def test_layers_that_cannot_be_trained_are_refused(make, sentence):
         ct.run(ct.FedAvg(), federation(4), make, rounds=1)
 
 
+def test_a_plan_cannot_vectorise_what_torch_cannot():
+    with pytest.raises(ct.CoterieError, match="the plan vectorises, and torch has no rule"):
+        ct.run(ct.FedAvg(), federation(4), Recurrent, rounds=1, plan=ct.Plan(True, 4, 1))
+
+
 def test_batch_norm_needs_batches_of_two_rows():
     fed = federation(4)  # 9, 16, 23 and 30 rows
     make = lambda: mlp(nn.BatchNorm1d(8))

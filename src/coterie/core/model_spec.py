@@ -59,6 +59,8 @@ class ModelSpec:
             given = getattr(self, name)
             if given is not None and not callable(given):
                 raise CoterieError(f"{name} is {given!r}: it must be a function.")
+        if not isinstance(self.autocast, bool):
+            raise CoterieError(f"autocast is {self.autocast!r}: it must be True or False.")
 
     def describe(self) -> str:
         """The options that are not the defaults, for the model's fingerprint."""

@@ -279,6 +279,11 @@ def create_job(
     task, name = create_task(fed.roster, model, chosen)
     method = fit_step_sizes(method, task, fed, chosen)
     check_run_options(chosen, method, task, fed.roster)
+    if plan is not None and plan.vectorise and task.needs_loop:
+        raise CoterieError(
+            "the plan vectorises, and torch has no rule to vectorise this model or its loss: use "
+            "Plan(vectorise=False, …), or leave out the plan."
+        )
     plan = plan or plan_for(task, fed.roster, cores)
     return Job(
         method=method,
