@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from coterie.core.settings import Local as Local
     from coterie.core.settings import setting as setting
     from coterie.core.task import Batch as Batch
+    from coterie.core.targets import Target as Target
     from coterie.core.task import Task as Task
     from coterie.engines.plan import Plan as Plan
     from coterie.methods import registry as registry
@@ -144,6 +145,7 @@ _MODULE_OF = {
     "Local": "core.settings",
     "setting": "core.settings",
     "Batch": "core.task",
+    "Target": "core.targets",
     "Task": "core.task",
 }
 

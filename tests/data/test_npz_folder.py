@@ -55,7 +55,12 @@ def test_wrong_arrays(tmp_path: Path) -> None:
     save(tmp_path / "a.npz", 4, x_test=np.ones((1, 2)))
     refused("a.npz has no array y_test, only x, y, x_test")
     np.savez(tmp_path / "a.npz", x=np.ones((2, 2)))
-    refused("a.npz has no array y")
+    save(tmp_path / "b.npz", 4)
+    refused(r"a.npz has no array y, and .*b.npz has")
+    (tmp_path / "b.npz").unlink()
+    assert folder(str(tmp_path)).kind == "self-supervised"
+    np.savez(tmp_path / "a.npz", y=np.ones(2))
+    refused("a.npz has no array x, only y")
     np.savez(tmp_path / "a.npz", x=np.array([{}]), y=np.ones(1))
     refused("a.npz cannot be read as npz")
     (tmp_path / "a.npz").write_bytes(b"PK broken")

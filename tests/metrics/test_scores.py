@@ -17,8 +17,8 @@ from coterie.metrics.scores import (
     main_metric,
     pool_counts,
     scores_per_client,
-    sum_over_samples,
 )
+from coterie.metrics.sums import sum_over_samples
 
 
 def task(kind: str, classes: int | None = None) -> Task:
@@ -174,7 +174,7 @@ def test_a_metric_is_defined_in_one_place(monkeypatch, tmp_path, capsys) -> None
         name="spread_of_targets",
         label="Spread",
         description="the root mean square of the targets",
-        task="regression",
+        tasks=("regression",),
         compute=lambda sums: np.sqrt(sums["y2"] / sums["n"]),
         higher_is_better=False,
         format=".5f",
@@ -199,4 +199,4 @@ def test_metrics_fit_their_kind_of_task() -> None:
     assert all(name == metric.name for name, metric in METRICS.items())
     for kind in ("classification", "regression"):
         main = METRICS[main_metric(kind)]  # type: ignore[arg-type]
-        assert main.task == kind and main.score_of_constant is not None and main.constant
+        assert kind in main.tasks and main.score_of_constant is not None and main.constant

@@ -48,7 +48,7 @@ from coterie.aggregation.exchange import Exchange
 from coterie.aggregation.robust import as_table
 from coterie.core import randomness
 from coterie.core.contract import Declaration, Direction, Index, Losses, OneHot, Upload
-from coterie.core.errors import unknown_name
+from coterie.core.errors import CoterieError, unknown_name
 from coterie.core.params import Params, as_column, axpy, scale
 from coterie.core.trees import tree_map
 from coterie.data.federation import Federation
@@ -179,6 +179,11 @@ def poison_labels(fed: Federation, attack: Attack | None) -> Federation:
     """Flip the attackers' training labels if the attack is "labels"."""
     if attack is None or attack.kind != "labels":
         return fed
+    if fed.kind not in ("classification", "regression"):
+        raise CoterieError(
+            f"the attack labels flips one label per row, and the targets are of the kind "
+            f"{fed.kind}: use another attack."
+        )
     y = fed.train.y.clone()
     for i in attack.attackers.tolist():
         start = int(fed.train.starts[i])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -80,6 +81,7 @@ class DeclarationChecks:
         part = call.split or "train"
         self.row_counts = getattr(roster.rows, part)[call.ids].double()
         self.centres = count_centres(call.shared)
+        self.targets_per_row = math.prod(roster.target_shape)
 
     def find_violations(self, positions: Tensor, updates: Upload) -> Iterator[tuple[Tensor, str]]:
         """Yield (bool [n], reason) for each weight and report: which clients violate it."""
@@ -88,6 +90,7 @@ class DeclarationChecks:
             centres=self.centres,
             sent=lambda place: _sent_values(self.call.per_client, place, positions),
             method=self.call.fn.__self__,  # type: ignore[attr-defined]
+            targets_per_row=self.targets_per_row,
         )
         weights = updates.weight.values() if isinstance(updates.weight, dict) else [updates.weight]
         for weight in weights:

@@ -36,6 +36,7 @@ from coterie.core.declarations import Report as Report
 from coterie.core.declarations import Rounds as Rounds
 from coterie.core.declarations import RowCount as RowCount
 from coterie.core.declarations import SentWeight as SentWeight
+from coterie.core.declarations import TargetCount as TargetCount
 from coterie.core.declarations import UploadContext as UploadContext
 from coterie.core.declarations import Weight as Weight
 from coterie.core.errors import CoterieError

@@ -31,6 +31,7 @@ class UploadContext(NamedTuple):
     centres: int  # number of centres sent to all clients; 0: none
     sent: Callable[[int], Tensor]  # place in `per_client` → what each client got [n, ...]
     method: Any  # the object whose function was called
+    targets_per_row: int = 1  # tokens, pixels or labels of a row
 
 
 # ------------------------------------------------------------------------------ weights
@@ -237,6 +238,19 @@ class RowCount(Report):
         total = v.sum(1)
         fits = close(total, context.rows) if self.exact else total <= context.rows * (1 + SLACK)
         return (v >= 0).all(1) & fits
+
+
+@dataclass(frozen=True)
+class TargetCount(Report):
+    """Counts of tokens, pixels or labels, whose sum is at most that of the client's rows."""
+
+    description: str = "its number of tokens"
+
+    def is_valid(self, v: Tensor, context: UploadContext) -> Tensor:
+        """Whether each client's report [n, ...] is possible, bool [n]."""
+        v = flat(v).double()
+        most = context.rows * context.targets_per_row * (1 + SLACK)
+        return (v >= 0).all(1) & (v.sum(1) <= most)
 
 
 def flat(v: Tensor) -> Tensor:

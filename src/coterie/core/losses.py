@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.core.errors import CoterieError
@@ -53,10 +54,15 @@ SQUARED_ERROR = RowLoss(
 )
 
 
-def weighted_cross_entropy(
+MEAN_SQUARED_ERROR = RowLoss(
+    "mean_squared_error", lambda outputs, y: ((outputs - y) ** 2).flatten(1).mean(1)
+)
+
+
+def check_class_weights(
     weights: Sequence[float], classes: int | None, dtype: torch.dtype
-) -> RowLoss:
-    """Cross-entropy times the weight of the true class.
+) -> Tensor:
+    """The weights of classes as a tensor.
 
     Raises:
         CoterieError: If there is not one positive weight per class.
@@ -67,7 +73,11 @@ def weighted_cross_entropy(
             f"class_weights are {given}: give one positive number for each of the {classes} "
             "classes of a classification."
         )
-    of_class = torch.tensor(given, dtype=dtype)
+    return torch.tensor(given, dtype=dtype)
+
+
+def weighted_cross_entropy(of_class: Tensor) -> RowLoss:
+    """Cross-entropy times the weight of the true class."""
 
     def values(outputs: Tensor, y: Tensor) -> Tensor:
         return _cross_entropies(outputs, y) * of_class.to(outputs.device)[y]
@@ -75,4 +85,48 @@ def weighted_cross_entropy(
     def gradient(outputs: Tensor, y: Tensor) -> Tensor:
         return _cross_entropy_gradient(outputs, y) * of_class.to(outputs.device)[y][..., None]
 
-    return RowLoss(f"cross_entropy {given}", values, gradient)
+    return RowLoss(f"cross_entropy {of_class.tolist()}", values, gradient)
+
+
+def cross_entropies_of_positions(
+    outputs: Tensor, y: Tensor, class_axis: int, ignore_index: int
+) -> Tensor:
+    """The cross-entropy of each token or pixel, like y; 0 where the label is `ignore_index`."""
+    counts = y != ignore_index
+    found = _cross_entropies(outputs.movedim(class_axis, -1), torch.where(counts, y, 0))
+    return torch.where(counts, found, 0.0)
+
+
+def position_cross_entropy(
+    class_axis: int, ignore_index: int, of_class: Tensor | None = None
+) -> RowLoss:
+    """The mean cross-entropy over a row's tokens or pixels that are not ignored.
+
+    Args:
+        class_axis: Of outputs, whose other axes are those of the targets.
+        ignore_index: The label of tokens and pixels that do not count.
+        of_class: A weight for each class, by which each token's cross-entropy is multiplied.
+    """
+
+    def values(outputs: Tensor, y: Tensor) -> Tensor:
+        found = cross_entropies_of_positions(outputs, y, class_axis, ignore_index)
+        counts = y != ignore_index
+        if of_class is not None:
+            found = found * of_class.to(outputs.device)[torch.where(counts, y, 0)]
+        return found.flatten(1).sum(1) / counts.flatten(1).sum(1).clamp(min=1)
+
+    weights = None if of_class is None else of_class.tolist()
+    return RowLoss(f"position_cross_entropy {class_axis} {ignore_index} {weights}", values)
+
+
+def binary_cross_entropy(of_label: Tensor | None = None) -> RowLoss:
+    """The mean binary cross-entropy over a row's labels, each times its label's weight."""
+
+    def values(outputs: Tensor, y: Tensor) -> Tensor:
+        found = F.binary_cross_entropy_with_logits(outputs, y, reduction="none")
+        if of_label is not None:
+            found = found * of_label.to(outputs.device)
+        return found.flatten(1).mean(1)
+
+    weights = None if of_label is None else of_label.tolist()
+    return RowLoss(f"binary_cross_entropy {weights}", values)

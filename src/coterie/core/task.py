@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -15,6 +15,7 @@ from torch.func import functional_call, vmap
 from coterie.core.errors import CoterieError
 from coterie.core.execution import Execution
 from coterie.core.forward import Draws, ForwardPass, averaged_buffers, check_layers, counters
+from coterie.core.inputs import InputField, pack_inputs, unpack_inputs
 from coterie.core.layers import (
     First,
     Layer,
@@ -24,18 +25,13 @@ from coterie.core.layers import (
     uses_rows_elsewhere,
     without_compilation,
 )
-from coterie.core.losses import (
-    CROSS_ENTROPY,
-    SQUARED_ERROR,
-    RowLoss,
-    weighted_cross_entropy,
-)
+from coterie.core.losses import RowLoss
 from coterie.core.model_spec import ModelSpec
 from coterie.core.params import Params, stack
 from coterie.core.randomness import scramble
+from coterie.core.targets import Kind, Target, prediction_of
 from coterie.core.trees import tree_leaves, tree_map
 
-Kind = Literal["classification", "regression"]
 PROBED_ROWS = 7  # an unusual number, to recognise the axis of the rows
 CONSTRUCTION_SEED = 0  # of the module whose frozen values and structure a task uses
 
@@ -44,8 +40,8 @@ class Batch(NamedTuple):
     """Samples of one client, one per row, padded because clients differ in size.
 
     Args:
-        x: [n, ...].
-        y: [n].
+        x: [n, ...]; inputs of several parts are packed, and `Task.inputs` unpacks them.
+        y: [n, ...], as the kind of task has it; see `coterie.core.targets`.
         mask: [n], 1 for real rows, 0 for padding.
         weight: [n], the weight of each row's loss.
         key: int64 [], for random numbers of the model and of augmentation; () if there are none.
@@ -120,19 +116,20 @@ class Task:
     def __init__(
         self,
         model: ModelSpec | Callable[[], nn.Module] | nn.Module,
-        kind: Kind,
+        kind: Kind | Target,
         example: Tensor,
         classes: int | None = None,
         dtype: torch.dtype = torch.float32,
         device: str | torch.device = "cpu",
         scale: Scale | None = None,
+        fields: Sequence[InputField] = (),
     ) -> None:
         """Check the model on a few rows.
 
         Args:
             model: A factory, called for each random start; or a module, whose weights are the only
                 start; or one of these in a `ModelSpec`.
-            kind: "classification" or "regression".
+            kind: "classification" or "regression", or a `Target` for targets of other kinds.
             example: [n, ...], rows to check the model with.
             classes: Number of classes.
             dtype: Of parameters and rows.
@@ -140,12 +137,13 @@ class Task:
             scale: The standardisation of a regression target. The model predicts, and losses
                 measure, the standardised target, so that one step size fits different tables;
                 `outputs` returns the original unit.
+            fields: The parts of the inputs, if the model takes a dict of tensors.
 
         Raises:
             CoterieError: If the model does not fit the data or has layers that are not supported.
         """
-        self.kind = kind
-        self.classes = classes
+        self.target = kind if isinstance(kind, Target) else Target(kind, classes)
+        self.fields = tuple(fields)
         self.scale = scale
         self.spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
         factory: Callable[[], nn.Module] | nn.Module = self.spec.model
@@ -180,7 +178,8 @@ class Task:
         # the first linear layer, if rows enter the model there
         self.first: First | None = None
         like = torch.empty(0, dtype=dtype, device=self.device)
-        if example.is_floating_point() and not self.replaces:
+        takes_rows = not self.fields and self.kind != "self-supervised"
+        if example.is_floating_point() and not self.replaces and takes_rows:
             self.first = first_layer(self.module, example.shape[1:], like)
         # False: the dual form (optim/dual.py) passes zeros for rows, which take no memory
         self.rows_are_used_elsewhere = self.first is not None and uses_rows_elsewhere(
@@ -204,16 +203,31 @@ class Task:
         return module.to(self.device, self.dtype)
 
     def _choose_loss(self) -> RowLoss:
-        """The loss that the model's spec names; else cross-entropy or squared error."""
+        """The loss that the model's spec names; else that of the kind of task."""
         if self.spec.loss is not None:
             if self.scale is not None:
                 raise CoterieError(
                     "a loss of your own measures targets in their own unit: set label_scale='none'."
                 )
             return RowLoss("own", self.spec.loss)
-        if self.spec.class_weights is not None:
-            return weighted_cross_entropy(self.spec.class_weights, self.classes, self.dtype)
-        return CROSS_ENTROPY if self.kind == "classification" else SQUARED_ERROR
+        found = self.target.default_loss(self.spec.class_weights, self.dtype)
+        if found is None:
+            given = "inputs" if self.kind == "self-supervised" else "targets"
+            raise CoterieError(
+                f"data of the kind {self.kind} need a loss of your own: give "
+                f"ct.ModelSpec(model, loss=function of outputs and {given})."
+            )
+        return found
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of task."""
+        return self.target.kind
+
+    @property
+    def classes(self) -> int | None:
+        """Number of classes; None without classes."""
+        return self.target.classes
 
     def _construct(self, seed: int) -> nn.Module:
         """A new module from the factory."""
@@ -313,25 +327,44 @@ class Task:
         return models
 
     # ---- losses
-    def outputs(self, params: Params, x: Tensor) -> Tensor:
-        """Predictions for rows x: logits [n, classes], or [n] in the original unit."""
+    def inputs(self, x: Tensor) -> Any:
+        """Rows as the model takes them: x itself, or the dict of tensors that was packed."""
+        return unpack_inputs(x, self.fields) if self.fields else x
+
+    def outputs(self, params: Params, x: Tensor) -> Any:
+        """Predictions for rows x: logits [n, classes], or [n] in the original unit.
+
+        For other kinds of task see `coterie.core.targets`. A model with a loss of its own may
+        return a tuple or dict, whose first tensor is the prediction.
+        """
+        given = (self.inputs(x),)
         if not self.replaces:
-            return self.predictions(functional_call(self.module, {**self.fixed, **params}, (x,)))
+            return self.predictions(functional_call(self.module, {**self.fixed, **params}, given))
         with ForwardPass():
-            out = functional_call(self.evaluated, {**self.fixed, **params}, (x,))
+            out = functional_call(self.evaluated, {**self.fixed, **params}, given)
         return self.predictions(out)
 
-    def predictions(self, out: Tensor) -> Tensor:
+    def predictions(self, out: Any) -> Any:
         """Convert the module's outputs to logits, or to targets in the original unit."""
+        if not isinstance(out, Tensor):
+            return out
         if self.kind == "regression" and out.dim() > 1 and out.shape[-1] == 1:
             out = out[..., 0]
         if self.scale is not None:
             out = out * self.scale.deviation + self.scale.mean
         return out
 
+    def targets(self, batch: Batch) -> Any:
+        """What the loss compares outputs with: y, or the inputs in a self-supervised task."""
+        return self.inputs(batch.x) if self.kind == "self-supervised" else batch.y
+
+    def row_losses(self, outputs: Any, batch: Batch) -> Tensor:
+        """Each row's loss [n] from what `outputs` returned, in the target's unit."""
+        return self.row_loss.values(outputs, self.targets(batch))
+
     def losses(self, params: Params, batch: Batch) -> Tensor:
         """Each row's loss [n] under a model, in standardised units."""
-        return self.row_loss.values(self.outputs(params, batch.x), batch.y) / self.loss_unit
+        return self.row_losses(self.outputs(params, batch.x), batch) / self.loss_unit
 
     def training_loss(self, params: Params, batch: Batch) -> tuple[Tensor, Params]:
         """(mean loss in training mode, new running statistics of batch norms).
@@ -349,26 +382,27 @@ class Task:
                 "of data.batches, data.sample or data.all."
             )
         out, forward = self._run_training(params, batch.x, batch.mask, draws)
-        losses = self.row_loss.values(self.predictions(out), batch.y) / self.loss_unit
+        losses = self.row_losses(self.predictions(out), batch) / self.loss_unit
         return self.mean(losses, batch), {
             k: v for k, v in forward.statistics.items() if k in params
         }
 
     def _run_training(
         self, params: Params, x: Tensor, mask: Tensor | None, draws: Draws | None
-    ) -> tuple[Tensor, ForwardPass]:
+    ) -> tuple[Any, ForwardPass]:
         """The module's outputs in training mode, and the pass with its statistics."""
         given = {**self.fixed, **params}
         running = {k: given[k] for k in self.averaged if k in given}
+        inputs = self.inputs(x)
         with ForwardPass(running, mask, draws) as forward:
             if self.spec.augment is not None:
                 assert draws is not None
-                x = self.spec.augment(x, draws)
+                inputs = self.spec.augment(inputs, draws)
             # no cache: under vmap it would keep casts of one client's weights for another's
             with torch.autocast(
                 self.device.type, torch.bfloat16, enabled=self.spec.autocast, cache_enabled=False
             ):
-                out = functional_call(self.module, {**counters(self.module), **given}, (x,))
+                out = functional_call(self.module, {**counters(self.module), **given}, (inputs,))
         if self.spec.autocast:
             out = tree_map(lambda v: v.to(self.dtype) if v.dtype == torch.bfloat16 else v, out)
         return out, forward
@@ -437,31 +471,29 @@ class Task:
                 f"the model cannot take a row of the data, of shape {tuple(x.shape[1:])} and type "
                 f"{x.dtype}: {lines[0]}."
             ) from e
-        if not isinstance(out, Tensor):
+        if not isinstance(out, Tensor) and self.spec.loss is None:
             raise CoterieError(
-                f"the model returns a {type(out).__name__}: let it return one tensor, its outputs."
+                f"the model returns a {type(out).__name__}: let it return one tensor, its outputs, "
+                "or give a loss that takes what it returns."
             )
-        shape = tuple(out.shape[1:])
+        leaves = tree_leaves(out)
+        if not leaves or not isinstance(leaves[0], Tensor) or leaves[0].shape[:1] != (PROBED_ROWS,):
+            raise CoterieError(
+                f"the model returns a {type(out).__name__} that does not begin with a tensor of "
+                "one prediction per row: put the predictions first."
+            )
         if self.spec.loss is not None:
-            self._check_loss(out)
-        if self.kind == "classification" and (len(shape) != 1 or shape[0] < (self.classes or 1)):
-            raise CoterieError(
-                f"the model gives outputs of shape {shape} per row, but the data have "
-                f"{self.classes} classes: its last layer must have {self.classes} outputs."
-            )
-        if self.kind == "regression" and shape not in ((), (1,)) and self.spec.loss is None:
-            raise CoterieError(
-                f"the model gives outputs of shape {shape} per row, but the target is one "
-                "number: its last layer must have 1 output."
-            )
+            self._check_row_function("loss", self.spec.loss, out)
+        for name, metric in self.spec.row_metrics().items():
+            self._check_row_function(f"metric {name!r}", metric.function, out)
+        self.target.check_outputs(prediction_of(out), own_loss=self.spec.loss is not None)
 
     def _can_be_vectorised(self, example: Tensor) -> bool:
         """Whether `vmap` has rules for all that the model and its loss call."""
         x = example[:1].to(self.device)
         if x.is_floating_point():
             x = x.to(self.dtype)
-        y_type = torch.int64 if self.kind == "classification" else self.dtype
-        y = torch.zeros(1, dtype=y_type, device=self.device)
+        y = self.target.example(1, self.dtype).to(self.device)
         key = torch.zeros((), dtype=torch.long, device=self.device)
         batch = Batch.of(x, y, self.dtype)._replace(key=key)
         given = (self.travelling(self.module), batch)
@@ -472,38 +504,37 @@ class Task:
             return False
         return True
 
-    def _check_loss(self, out: Tensor) -> None:
-        """Raise a `CoterieError` if a user's own loss does not give one value per row."""
-        y_type = torch.int64 if self.kind == "classification" else self.dtype
-        y = torch.zeros(len(out), dtype=y_type, device=self.device)
+    def _check_row_function(self, what: str, function: Callable[..., Any], out: Any) -> None:
+        """Raise a `CoterieError` if a loss or metric of one's own gives not one value per row."""
+        y: Any = self.target.example(PROBED_ROWS, self.dtype).to(self.device)
+        if self.kind == "self-supervised":
+            y = self._probed_inputs
         shown = self.predictions(out)
         try:
             with torch.no_grad():
-                values = self.row_loss.values(shown, y)
-        except (RuntimeError, IndexError, TypeError, ValueError, AttributeError) as e:
+                values = function(shown, y)
+        except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as e:
+            lines = str(e).strip().splitlines() or [type(e).__name__]
             raise CoterieError(
-                f"the loss cannot take outputs of shape {tuple(shown.shape)} and targets of shape "
-                f"{tuple(y.shape)} and type {y.dtype}: {str(e).strip().splitlines()[0]}."
+                f"the {what} cannot take outputs of {_describe(shown)} and targets of "
+                f"{_describe(y)}: {lines[0]}."
             ) from e
-        if not isinstance(values, Tensor) or values.shape != y.shape:
+        if not isinstance(values, Tensor) or values.shape != (PROBED_ROWS,):
             found = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else repr(values)
             raise CoterieError(
-                f"the loss gives {found} for {len(y)} rows: it must give one value per row, such "
-                "as with reduction='none'."
+                f"the {what} gives {found} for {PROBED_ROWS} rows: it must give one value per row, "
+                "such as with reduction='none', and a mean over the other axes."
             )
 
     def _check_augmentation(self, x: Tensor, draws: Draws) -> None:
         """Raise a `CoterieError` if augmentation changes the shape of rows."""
         assert self.spec.augment is not None
+        inputs = self.inputs(x)
         with torch.no_grad(), ForwardPass(draws=draws):
-            changed = self.spec.augment(x, draws)
-        if not isinstance(changed, Tensor) or (changed.shape, changed.dtype) != (x.shape, x.dtype):
-            found = type(changed).__name__
-            if isinstance(changed, Tensor):
-                found = f"rows of shape {tuple(changed.shape[1:])} and type {changed.dtype}"
+            changed = self.spec.augment(inputs, draws)
+        if _describe(changed) != _describe(inputs):
             raise CoterieError(
-                f"augment gives {found} for rows of shape {tuple(x.shape[1:])} and type {x.dtype}: "
-                "it must keep both."
+                f"augment gives {_describe(changed)} for {_describe(inputs)}: it must keep both."
             )
 
     def _probe(self, x: Tensor) -> Any:
@@ -512,8 +543,9 @@ class Task:
         key = torch.zeros((), dtype=torch.long, device=self.device)
         draws = Draws(key, torch.zeros((), dtype=self.dtype, device=self.device))
         if x.is_floating_point():
-            x = draws.randn(*x.shape)
+            x = self._random_rows(x, draws)
             draws.shapes.clear()
+        self._probed_inputs = self.inputs(x)
         params = self.travelling(self.module)
         if self.spec.augment is not None:
             self._check_augmentation(x, draws)
@@ -521,7 +553,7 @@ class Task:
             trained, forward = self._run_training(params, x, None, draws)
             evaluated = copy.deepcopy(self.module).eval()
             with ForwardPass():
-                out = functional_call(evaluated, params, (x,))
+                out = functional_call(evaluated, params, (self.inputs(x),))
         self.is_random = bool(draws.shapes)
         self.norm_values = min([2, *forward.values_per_row])
         # a draw whose first axis is not that of the rows would change with padding
@@ -531,6 +563,26 @@ class Task:
             self.replaces = True
             self.evaluated = evaluated
         return out
+
+    def _random_rows(self, x: Tensor, draws: Draws) -> Tensor:
+        """Random numbers like x; whole numbers among them stay as they are."""
+        rows = draws.randn(*x.shape)
+        if not self.fields:
+            return rows
+        old, new = unpack_inputs(x, self.fields), unpack_inputs(rows, self.fields)
+        mixed = {f.name: old[f.name] if f.tokens else new[f.name] for f in self.fields}
+        return pack_inputs(mixed, self.fields, "x").to(x)
+
+
+def _describe(values: Any) -> str:
+    """The shapes and types of one or several tensors."""
+    if isinstance(values, Tensor):
+        return f"rows of shape {tuple(values.shape[1:])} and type {values.dtype}"
+    if isinstance(values, dict):
+        return ", ".join(f"{name}: {_describe(v)}" for name, v in values.items())
+    if isinstance(values, tuple | list):
+        return ", ".join(map(_describe, values))
+    return type(values).__name__
 
 
 def _are_equal(a: Any, b: Any) -> bool:

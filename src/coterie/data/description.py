@@ -11,7 +11,7 @@ import numpy as np
 from coterie.core.errors import CoterieError, Option, run_column_jobs, unknown_name
 from coterie.data.columns import MAX_CATEGORIES, MAX_EXACT_INT, CellKind, TableColumn
 from coterie.data.dates import to_years
-from coterie.data.federation import Kind
+from coterie.data.roster import TableKind
 from coterie.data.tables import Table
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ QUANTILE_COUNTS = (MAX_QUANTILES, 7, 3, 1)
 def describe(
     frame: pd.DataFrame,
     label: str,
-    kind: Kind | None = None,
+    kind: TableKind | None = None,
     categories: Collection[str] = (),
     train: Any = None,
     where: str = "the table",
@@ -63,7 +63,7 @@ def describe(
 def describe_table(
     table: Table,
     label: str,
-    kind: Kind | None = None,
+    kind: TableKind | None = None,
     categories: Collection[str] = (),
     train: Any = None,
     min_rows_to_report: int = 1,
@@ -83,7 +83,7 @@ class DescriptionJobs(NamedTuple):
 def prepare_descriptions(
     table: Table,
     label: str,
-    kind: Kind | None,
+    kind: TableKind | None,
     categories: Collection[str],
     train: Any,
     min_rows_to_report: int,
@@ -184,7 +184,7 @@ def find_neighbours(count: int, number: int) -> tuple[np.ndarray, np.ndarray, np
     return below, np.minimum(below + 1, count - 1), position - below
 
 
-def describe_label(cells: TableColumn, kind: Kind | None, rows: np.ndarray) -> Description:
+def describe_label(cells: TableColumn, kind: TableKind | None, rows: np.ndarray) -> Description:
     """Describe the label: its classes, if any, and the moments of numbers in these rows.
 
     A label that can only be a regression target has no classes.
@@ -214,7 +214,7 @@ def list_unique_texts(cells: TableColumn) -> list[str]:
     return sorted(texts[number] for number in np.unique(numbers))
 
 
-def infer_label_kind(cells: TableColumn, kind: Kind | None) -> CellKind:
+def infer_label_kind(cells: TableColumn, kind: TableKind | None) -> CellKind:
     """Return whether the label contains numbers or categories; `kind` overrides."""
     if not len(cells):
         return "empty"

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from coterie.core import randomness
 from coterie.core.errors import CoterieError
+from coterie.core.inputs import InputField
+from coterie.core.targets import IGNORE_INDEX
 from coterie.data.paths import shorten_spec
 from coterie.data.roster import Kind as Kind
 from coterie.data.roster import Roster, RowCounts
@@ -61,7 +63,7 @@ class Ragged(NamedTuple):
     """
 
     x: Tensor  # [rows, ...] float, or int64 tokens
-    y: Tensor  # [rows] int64 labels, or float targets
+    y: Tensor  # [rows, ...] int64 labels, or float targets; [rows, 0] without targets
     sizes: Tensor  # int64 [clients]
 
     @property
@@ -179,7 +181,7 @@ class Federation:
     train: Ragged
     test: Ragged  # the same clients in the same order; sizes may be 0
     kind: Kind
-    classes: int | None  # None for regression
+    classes: int | None  # None for kinds without classes
     valid: Ragged | None = None
     truth: Tensor | None = None  # int64 [total] true group, or float [total, K] mixture weights
     unseen: int = 0
@@ -192,6 +194,8 @@ class Federation:
     byte_scale: float = 1.0  # divisor of x, if x is uint8
     groups: tuple[str, ...] | None = None  # the group that users gave to each client
     stored: StoredSplits | None = None  # the store on disk that holds the rows
+    ignore_index: int = IGNORE_INDEX  # the label of tokens and pixels that do not count
+    fields: tuple[InputField, ...] = ()  # the parts of x, if it is a dict of tensors
 
     def __post_init__(self) -> None:
         _ = self.roster  # checks names, unseen and truth
@@ -228,6 +232,9 @@ class Federation:
             truth=self.truth,
             planted=self.planted,
             groups=self.groups,
+            target_shape=tuple(self.train.y.shape[1:]),
+            ignore_index=self.ignore_index,
+            fields=self.fields,
         )
 
     def __len__(self) -> int:
@@ -246,6 +253,8 @@ class Federation:
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.row_shape))
+        if self.fields:
+            shape = ", ".join(field.name for field in self.fields)
         return (
             f"Federation({len(self)} clients + {self.unseen} unseen, {len(self.train.y)} train and "
             f"{len(self.test.y)} test rows of {shape}, {self.kind}, source={self.source!r})"
@@ -255,7 +264,9 @@ class Federation:
     def _fingerprint(self) -> str:
         if self.stored is not None and self.stored.matches(self):
             return self.stored.fingerprint
-        about = (self.names, self.kind, self.classes, self.unseen)
+        about: tuple[Any, ...] = (self.names, self.kind, self.classes, self.unseen)
+        if self.ignore_index != IGNORE_INDEX or self.fields:  # others have the hash of version 0.2
+            about = (*about, self.ignore_index, self.fields)
         digest = hashlib.sha256(repr(about).encode())
         for part in self.parts().values():
             for tensor in part:

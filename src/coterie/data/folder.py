@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from coterie.core.errors import CoterieError, Option
+from coterie.core.targets import IGNORE_INDEX
 from coterie.data.columns import to_nfc
 from coterie.data.federation import Federation
 from coterie.data.frames import encode_one_table, encode_tables
@@ -75,16 +76,23 @@ def name_clients(files: list[Path]) -> dict[str, Path]:
 
 @maker
 @show_table_options(TableKeywords)
-def folder(path: str, label: str | None = None, **options: Unpack[TableKeywords]) -> Federation:
+def folder(
+    path: str,
+    label: str | None = None,
+    ignore_index: int = IGNORE_INDEX,
+    **options: Unpack[TableKeywords],
+) -> Federation:
     """One file per client: CSV, Excel or Parquet tables with a label column, or npz with x and y.
 
     A client is named by its file, without the suffix. Tables are encoded as in `from_frames`. An
     npz file holds x and y, which are used unchanged, and optionally x_test and y_test; without
-    these, a random `test_share` of its rows is held out.
+    these, a random `test_share` of its rows is held out. Inputs of several parts are arrays x.NAME
+    (x_test.NAME); files without y have no targets.
 
     Args:
         path: The folder.
         label: The column to predict, in tables.
+        ignore_index: The label of tokens and pixels that do not count, in npz files.
         **options: See `coterie.data.table_options.TableOptions`; npz files take `test_share`,
             `seed`, `unseen` and `kind`.
 
@@ -103,7 +111,11 @@ def folder(path: str, label: str | None = None, **options: Unpack[TableKeywords]
         for name, value in given.items():
             if value not in (None, (), False) and (name, value) != ("min_rows", 1):
                 raise CoterieError(f"{name} applies to tables, but {path} has npz files", "omit it")
-        return from_npz(files, options)
+        return from_npz(files, options, ignore_index)
+    if ignore_index != IGNORE_INDEX:
+        raise CoterieError(
+            f"ignore_index is for labels of tokens and pixels, and {path} has tables", "omit it"
+        )
     if label is None:
         raise CoterieError(
             f"the data set folder needs a label, the column to predict in {path}",
@@ -156,16 +168,24 @@ def table(
     return encode_one_table(source, table_options)
 
 
-def from_npz(files: dict[str, Path], options: TableKeywords) -> Federation:
+def from_npz(files: dict[str, Path], options: TableKeywords, ignore_index: int) -> Federation:
     """Make a federation of arrays x and y; all files have x_test and y_test, or none."""
     seed, kind = options.get("seed", 0), options.get("kind")
     unseen = options.get("unseen", 0)
-    arrays = {name: read_npz(file) for name, file in files.items()}
-    clients = {name: (of_client["x"], of_client["y"]) for name, of_client in arrays.items()}
+    arrays = {name: read_client_npz(file) for name, file in files.items()}
+    clients = {name: (of_client["x"], of_client.get("y")) for name, of_client in arrays.items()}
+    with_y = [name for name, of_client in arrays.items() if "y" in of_client]
+    for name, file in files.items():
+        if with_y and name not in with_y:
+            raise CoterieError(
+                f"the file {file} has no array y, and {files[with_y[0]]} has", "give y to all"
+            )
     with_test = [name for name, of_client in arrays.items() if "x_test" in of_client]
     if not with_test:
         share = options.get("test_share", 0.25)
-        fed = from_memory(clients, test_share=share, seed=seed, kind=kind)
+        fed = from_memory(
+            clients, test_share=share, seed=seed, kind=kind, ignore_index=ignore_index
+        )
         return fed.with_unseen(unseen, seed)
     for name, file in files.items():
         if name not in with_test:
@@ -173,5 +193,31 @@ def from_npz(files: dict[str, Path], options: TableKeywords) -> Federation:
                 f"{files[with_test[0]]} has test rows and {file} has none",
                 "give x_test and y_test to all or none",
             )
-    test = {name: (of_client["x_test"], of_client["y_test"]) for name, of_client in arrays.items()}
-    return from_memory(clients, test=test, kind=kind).with_unseen(unseen, seed)
+    test = {
+        name: (of_client["x_test"], of_client.get("y_test")) for name, of_client in arrays.items()
+    }
+    fed = from_memory(clients, test=test, kind=kind, ignore_index=ignore_index)
+    return fed.with_unseen(unseen, seed)
+
+
+def read_client_npz(file: Path) -> dict[str, Any]:
+    """Read the arrays of one client; arrays x.NAME become a dict under x."""
+    arrays: dict[str, Any] = dict(read_npz(file, names=()))
+    for part in ("x", "x_test"):
+        fields = {n.removeprefix(f"{part}."): arrays[n] for n in arrays if n.startswith(f"{part}.")}
+        if fields and part in arrays:
+            raise CoterieError(
+                f"the file {file} has both an array {part} and arrays {part}.NAME", "keep one"
+            )
+        if fields:
+            arrays[part] = fields
+    missing, found = "", ", ".join(arrays) or "none"
+    if "x" not in arrays:
+        missing = "x"
+    elif "x_test" in arrays and ("y" in arrays) != ("y_test" in arrays):
+        missing = "y_test" if "y" in arrays else "y"
+    elif "y_test" in arrays and "x_test" not in arrays:
+        missing = "x_test"
+    if missing:
+        raise CoterieError(f"the file {file} has no array {missing}, only {found}", "add it")
+    return arrays

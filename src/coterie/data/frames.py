@@ -207,7 +207,7 @@ def scan_columns(
         of_client = prepare_descriptions(
             tables[client],
             options.label,
-            options.kind,
+            options.table_kind,
             select_categories(options, tables[client], known),
             train=train_rows.get(client, ()),
             min_rows_to_report=options.min_rows_to_report,
@@ -294,7 +294,7 @@ class SiteTable:
         description = describe_table(
             self.table,
             options.label,
-            options.kind,
+            options.table_kind,
             options.categories,
             train=split_row_numbers(self.index.train)[0],
             min_rows_to_report=options.min_rows_to_report,

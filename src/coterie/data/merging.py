@@ -25,7 +25,7 @@ from coterie.data.description import (
     check_category_count,
     drop_option,
 )
-from coterie.data.federation import Kind
+from coterie.data.roster import TableKind
 from coterie.data.schema import MIN_CATEGORY_COUNT, Column, Schema, sort_names
 
 Descriptions = Mapping[str, Description]  # by client
@@ -186,7 +186,7 @@ def merge_checked(clients: Descriptions, min_category_count: int, robust: bool) 
     columns = run_column_jobs(jobs)
     labels = {client: d["label"] for client, d in clients.items()}
     classes = merge_classes(labels)
-    kind: Kind = "regression" if classes is None else "classification"
+    kind: TableKind = "regression" if classes is None else "classification"
     mean, deviation = 0.0, 0.0
     parts = parts_with_values("the label", labels, robust)
     if kind == "regression" and parts:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import CoterieError
+from coterie.core.inputs import is_dict
+from coterie.core.targets import IGNORE_INDEX
 from coterie.data.base_sets import base as load_base
 from coterie.data.federation import Federation, Kind, Ragged, rank_in_group, rng
 from coterie.data.memory import from_memory
@@ -83,12 +85,13 @@ def from_keys(
     unseen: int = 0,
     kind: Kind | None = None,
     labels: Sequence[str] | None = None,
+    ignore_index: int = IGNORE_INDEX,
 ) -> Federation:
     """Make a federation from arrays with the rows of all clients and a key per row.
 
     Args:
-        x: Rows, [n, ...].
-        y: Labels, [n].
+        x: Rows, [n, ...], or a dict of such arrays.
+        y: Labels, [n], or targets of other shapes, or None; see `from_memory`.
         key: The client of each row, [n]: strings or integers.
         test: (x, y, key) of test rows. Without them, a random `test_share` of each client's rows
             is held out.
@@ -97,6 +100,7 @@ def from_keys(
         unseen: Number of clients, drawn at random, that never train.
         kind: See `from_memory`.
         labels: See `from_memory`.
+        ignore_index: See `from_memory`.
 
     Example:
         >>> import numpy as np
@@ -109,24 +113,39 @@ def from_keys(
         held = group_by_key(*test)
     clients = group_by_key(x, y, key)
     fed = from_memory(
-        clients, test=held, test_share=test_share, seed=seed, kind=kind, labels=labels
+        clients,
+        test=held,
+        test_share=test_share,
+        seed=seed,
+        kind=kind,
+        labels=labels,
+        ignore_index=ignore_index,
     )
     return fed.with_unseen(unseen, seed)
 
 
 def group_by_key(x: Any, y: Any, key: Any) -> dict[str, tuple[Any, Any]]:
     """Group rows by client name."""
-    x, y = as_array(x), as_array(y)
+    parts = {str(name): as_array(v) for name, v in x.items()} if is_dict(x) else {"x": as_array(x)}
+    y = None if y is None else as_array(y)
     if isinstance(key, list | tuple):
         key = np.array(key, dtype=object)  # NaN must not become text
     key = np.asarray(key)
-    counts = [len(values) if values.ndim else 0 for values in (x, y, key)]
-    if len({*counts}) > 1:
+    arrays = {**parts, **({} if y is None else {"y": y}), "key": key}
+    counts = {name: len(values) if values.ndim else 0 for name, values in arrays.items()}
+    if len({*counts.values()}) > 1:
+        (first, rows), *others, (last, rows_of_last) = counts.items()
+        between = "".join(f", {name} {count}" for name, count in others)
         raise CoterieError(
-            f"x has {counts[0]} rows, y {counts[1]} and key {counts[2]}",
+            f"{first} has {rows} rows{between} and {last} {rows_of_last}",
             "give one of each per row",
         )
-    return {name: (x[rows], y[rows]) for name, rows in rows_by_key(key).items()}
+
+    def select(rows: np.ndarray) -> tuple[Any, Any]:
+        own = {name: values[rows] for name, values in parts.items()}
+        return own if is_dict(x) else own["x"], None if y is None else y[rows]
+
+    return {name: select(rows) for name, rows in rows_by_key(key).items()}
 
 
 def as_array(values: Any) -> Any:

@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import CoterieError
+from coterie.core.inputs import InputField
+from coterie.core.targets import IGNORE_INDEX, Target
+from coterie.core.targets import Kind as Kind
 from coterie.core.task import Scale
 
 if TYPE_CHECKING:
     from coterie.data.schema import Schema
 
-Kind = Literal["classification", "regression"]
+TableKind = Literal["classification", "regression"]  # the kinds of task that tables have
 
 
 class RowCounts(NamedTuple):
@@ -42,7 +45,7 @@ class Roster:
     names: tuple[str, ...]  # unique, one per client
     unseen: int
     rows: RowCounts
-    row_shape: tuple[int, ...]  # of one row of x
+    row_shape: tuple[int, ...]  # of one row of x; (numbers,) if x has several parts
     tokens: bool  # whether x holds whole numbers (int64) instead of floats
     kind: Kind
     classes: int | None = None  # None for regression
@@ -52,6 +55,9 @@ class Roster:
     truth: Tensor | None = None  # int64 [total] planted groups, or float [total, K] mixture weights
     planted: Tensor | None = None  # [K, d] true parameters of synthetic data
     groups: tuple[str, ...] | None = None  # the group that users gave to each client
+    target_shape: tuple[int, ...] = ()  # of one row of y
+    ignore_index: int = IGNORE_INDEX  # the label of tokens and pixels that do not count
+    fields: tuple[InputField, ...] = ()  # the parts of x, if it is a dict of tensors
 
     def __post_init__(self) -> None:
         if not self.names:
@@ -100,11 +106,15 @@ class Roster:
             return None
         return Scale(self.schema.label_mean, self.schema.label_deviation)
 
+    @property
+    def target(self) -> Target:
+        """The targets, for a `Task`."""
+        return Target(self.kind, self.classes, self.target_shape, self.ignore_index)
+
     def example(self) -> tuple[Tensor, Tensor]:
         """Return two rows (x, y) of zeros, with the shapes and dtypes of the clients' rows."""
         x_type = torch.int64 if self.tokens else torch.float32
-        y_type = torch.int64 if self.kind == "classification" else torch.float32
-        return torch.zeros(2, *self.row_shape, dtype=x_type), torch.zeros(2, dtype=y_type)
+        return torch.zeros(2, *self.row_shape, dtype=x_type), self.target.example(2, torch.float32)
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:

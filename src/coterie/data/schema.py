@@ -32,7 +32,7 @@ import numpy as np
 from coterie.core.errors import CoterieError, Option, unknown_name
 from coterie.data import dates
 from coterie.data.columns import TableColumn
-from coterie.data.federation import Kind
+from coterie.data.roster import TableKind
 from coterie.data.tables import Table
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class Schema:
     """
 
     label: str
-    kind: Kind
+    kind: TableKind
     features: tuple[Column, ...]
     classes: tuple[str, ...] | None
     rows: int
@@ -330,7 +330,7 @@ def find_faults(schema: Schema) -> Iterator[str]:
     names = [column.name for column in columns]
     lists = [schema.classes or (), *(column.categories for column in columns)]
     listed = [text for texts in lists for text in texts]
-    if schema.kind not in get_args(Kind):
+    if schema.kind not in get_args(TableKind):
         yield f"its kind is {schema.kind!r}"
     if (schema.classes is None) != (schema.kind == "regression"):
         yield "its classes do not match its kind"

@@ -110,6 +110,11 @@ def read_client(client: Any, stream: ClientStream) -> tuple[str, dict[str, Ragge
 def as_ragged(name: str, pair: Any) -> Ragged:
     """Convert one client to tensors; bytes stay bytes."""
     x, y = client_rows(name, pair, keep_bytes=True)
+    if y.ndim > 1:
+        raise CoterieError(
+            f"client {name!r} has y of shape {tuple(y.shape)}, and stores hold one label per row",
+            "train on the arrays themselves",
+        )
     return Ragged(x, y, torch.tensor([len(y)]))
 
 
@@ -276,6 +281,11 @@ def refuse_options(options: dict[str, Any], what: str, known: dict[str, Any]) ->
 # ------------------------------------------------------------------------------ a federation
 def write_federation(fed: Federation, path: Path) -> None:
     """Write a federation in blocks of rows."""
+    if fed.train.y.ndim > 1 or fed.fields:
+        raise CoterieError(
+            "stores hold rows with one input and one label, and these data have others",
+            "train on the data themselves",
+        )
     scale = fed.byte_scale
     in_bytes = fed.train.x.dtype == torch.uint8
     if not in_bytes:

@@ -201,7 +201,7 @@ def read_npz(file: Path, names: tuple[str, ...] = ("x", "y")) -> dict[str, np.nd
 
     Args:
         file: The file.
-        names: Arrays that must be in the file. x_test and y_test must both be there, or neither.
+        names: Arrays that must be in the file; x_test and y_test, both or neither. (): any arrays.
 
     Raises:
         CoterieError: If the file cannot be read or lacks an array.
@@ -214,7 +214,7 @@ def read_npz(file: Path, names: tuple[str, ...] = ("x", "y")) -> dict[str, np.nd
             f"the file {file} cannot be read as npz: {to_one_line(why)}", "save it again"
         ) from None
     needed = [*names]
-    if "x_test" in arrays or "y_test" in arrays:
+    if names and ("x_test" in arrays or "y_test" in arrays):
         needed += ["x_test", "y_test"]
     for name in needed:
         if name not in arrays:

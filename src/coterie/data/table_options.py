@@ -9,7 +9,7 @@ from typing import ParamSpec, TypedDict, TypeVar, get_type_hints
 
 from coterie.core.errors import CoterieError, Option
 from coterie.data.merging import ColumnChoice
-from coterie.data.roster import Kind
+from coterie.data.roster import Kind, TableKind
 from coterie.data.schema import MIN_CATEGORY_COUNT, Fill
 
 P = ParamSpec("P")
@@ -78,6 +78,17 @@ class TableOptions:
                     "give {}",
                     options=[Option(name, "5", of_data=True)],
                 )
+
+    @property
+    def table_kind(self) -> TableKind | None:
+        """The kind of task, which must be one that a table can have."""
+        if self.kind not in (None, "classification", "regression"):
+            raise CoterieError(
+                f"the kind of task is {self.kind}, and a table has one label per row",
+                "give {}",
+                options=[Option("kind", "classification", of_data=True)],
+            )
+        return self.kind
 
     @property
     def group_column(self) -> str | None:

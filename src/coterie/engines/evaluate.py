@@ -29,7 +29,7 @@ from coterie.core.contract import (
 )
 from coterie.core.params import Params, unstack
 from coterie.core.task import Task
-from coterie.metrics.scores import EVALUATION_SUMS, SPREAD_SUMS, spread_sums, sum_over_samples
+from coterie.metrics.sums import EVALUATION_SUMS, SPREAD_SUMS, spread_sums, sum_over_samples
 
 MEMBERSHIP = {
     "losses": Losses("its mean loss under each centre"),

@@ -133,11 +133,8 @@ class FedEM(Local, Algorithm):
     def predict(
         self, task: Task, centres: Params, per_client: Any, pi: Tensor, data: Data, x: Tensor
     ) -> Tensor:
-        # [n, (classes,) K]
-        outputs = torch.stack([task.outputs(m, x) for m in unstack(centres)], -1)
-        if task.kind == "regression":
-            return outputs @ pi
-        return (outputs.log_softmax(-2) + pi.log()).logsumexp(-1)  # log Σ_m π_m p_m
+        # log Σ_m π_m p_m, or Σ_m π_m θ_m(x) of numbers
+        return task.target.mix([task.outputs(m, x) for m in unstack(centres)], pi)
 
     def join(self, task: Task, centres: Params, data: Data) -> tuple[Any, Tensor]:
         pi = self.enroll(task, (), data)

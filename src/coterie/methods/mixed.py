@@ -658,6 +658,11 @@ class Mixed(Algorithm):
     # ------------------------------------------------------------------ settings
     def check(self, task: Task, sizes: Tensor) -> None:
         super().check(task, sizes)
+        if task.kind not in ("classification", "regression"):
+            raise CoterieError(
+                f"mixed is for one class or number per row, and the targets are of the kind "
+                f"{task.kind}: use another method, such as ifca."
+            )
         if task.row_loss not in (CROSS_ENTROPY, SQUARED_ERROR):
             raise CoterieError(
                 "mixed maximises a likelihood and has no other loss: leave out loss and "

@@ -1,14 +1,12 @@
-"""Test scores: what a client sums over its samples, and the metrics computed from these sums.
+"""Test scores: the metrics that the server computes from clients' sums over their samples.
 
-A client sends no scores of its samples but their sums (`sum_over_samples`). A sum over a single
-sample is that sample's score: set the option `min_rows_to_report` above 1 to prevent it. The server
-computes every metric from the sums: per client from the client's own sums, and pooled from the sums
-over all clients.
+The server computes every metric from the sums of `sums.py`: per client from the client's own sums,
+and pooled from the sums over all clients.
 
 To add a metric, append a `Metric` to the list at the end of this file. It then appears in the rows
 of metrics.jsonl, in clients.csv, in the output of `--json` and, with `in_table=True`, in the tables
-of `coterie compare` and of the report. If it needs a new sum, add that to `EVALUATION_SUMS` and
-`sum_over_samples`, and run `python docs/pages.py`: docs/security.md lists what clients send.
+of `coterie compare` and of the report. If it needs a new sum, see `sums.py`. For a metric of one
+project there is `ct.ModelSpec(metrics=…)`.
 """
 
 from __future__ import annotations
@@ -19,146 +17,17 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from coterie.core.contract import Finite, Fraction, Losses, Report, RowCount
-from coterie.core.losses import CROSS_ENTROPY
-from coterie.core.task import Batch, Kind, Task
-from coterie.metrics.histogram import (
-    average_precision,
-    calibration_error,
-    count_log_odds,
-    log_odds_of_prediction,
-    roc_area,
-)
+from coterie.core.model_spec import RowMetric
+from coterie.core.targets import KINDS, Kind
+from coterie.metrics.histogram import average_precision, calibration_error, roc_area
+from coterie.metrics.sums import SCORE_BINS, spread_metrics
 
 Row = dict[str, Any]  # a row of metrics.jsonl
 Arrays = dict[str, np.ndarray]
-MAX_CONFUSION_CLASSES = 12  # above it, only the marginals of the confusion matrix are counted
-
-
-# ------------------------------------------------------------------------------ sums on a client
-EVALUATION_SUMS: dict[str, Report] = {
-    "n": RowCount("the number of samples", exact=True, secure="summed"),
-    "loss": Losses("the sum of their losses", secure="summed"),
-    "log_loss": Losses("the sum of their log losses, if the loss is another", secure="summed"),
-    "absolute": Losses("the sum of their absolute errors", secure="summed"),
-    "squared": Losses("the sum of their squared errors, if the loss is another", secure="summed"),
-    "y": Finite("the sum of their targets", secure="summed"),
-    "y2": Finite("the sum of their squared targets", minimum=0, secure="summed"),
-    "brier": Losses(
-        "the sum of squared differences between probabilities and true classes", secure="summed"
-    ),
-    "scored": RowCount(
-        "a histogram of predicted log odds with 256 bins, by class or by right and wrong",
-        exact=True,
-        secure="summed",
-    ),
-    "confusion": RowCount(
-        "the confusion matrix, for up to 12 classes", exact=True, secure="summed"
-    ),
-    "hit": RowCount("by class: the number of correct predictions", secure="summed"),
-    "true": RowCount("by class: the number of samples", exact=True, secure="summed"),
-    "guessed": RowCount("by class: the number of predictions", exact=True, secure="summed"),
-}
-SPREAD_SUMS: dict[str, Report] = {
-    "score": Finite("1, its score and the square of its score, by metric", secure="summed"),
-    "score_bins": Fraction("which of 20 bins its score is in, by metric", secure="summed"),
-}
-
-
-def sum_over_samples(task: Task, outputs: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """Compute one client's evaluation sums.
-
-    Args:
-        task: The model, which defines the loss.
-        outputs: The model's outputs, [n, classes] or, for regression, [n].
-        batch: The evaluated samples; those with mask 0 are padding.
-
-    Returns:
-        The sums that `EVALUATION_SUMS` declares for this kind of task.
-    """
-    losses = task.row_loss.values(outputs, batch.y)
-    sums = {"n": batch.mask.sum(), "loss": _masked_sum(losses, batch)}
-    if task.kind == "regression":
-        y = batch.y.double() * batch.mask
-        errors = (outputs if outputs.dim() == 1 else outputs[:, 0]) - batch.y
-        absolute = _masked_sum(errors.abs(), batch)
-        sums |= {"absolute": absolute, "y": y.sum(), "y2": (y * y).sum()}
-        if task.spec.loss is None:
-            return sums
-        return {**sums, "squared": _masked_sum(errors.square(), batch)}
-    if task.row_loss is not CROSS_ENTROPY:
-        log_losses = CROSS_ENTROPY.values(outputs, batch.y)
-        sums["log_loss"] = _masked_sum(log_losses, batch)
-    return {**sums, **_sum_over_classes(outputs, batch)}
-
-
-SCORE_BINS = 20
-
-
-def spread_metrics(kind: Kind) -> tuple[str, ...]:
-    """Return the metrics whose spread over clients is known under secure sums."""
-    return ("mse",) if kind == "regression" else ("accuracy", "log_loss")
-
-
-def spread_sums(task: Task, sums: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Encode one client's scores so that their spread over clients follows from sums.
-
-    Args:
-        task: The model. Accuracy has bins of 0.05; losses have half octaves from 2⁻⁷ to 2³, for
-            regression in units of the target's variance.
-        sums: What `sum_over_samples` returned.
-
-    Returns:
-        The sums that `SPREAD_SUMS` declares, a row for each of `spread_metrics`.
-    """
-    summed = sums.get("squared", sums.get("log_loss", sums["loss"]))
-    loss = (summed / sums["n"] / task.loss_unit).double()
-    scores, places = [loss], [2 * (loss.clamp(min=1e-30).log2() + 7)]
-    if task.kind == "classification":
-        hits = sums["confusion"].diagonal() if "confusion" in sums else sums["hit"]
-        accuracy = (hits.sum() / sums["n"]).double()
-        scores, places = [accuracy, loss], [accuracy * SCORE_BINS, *places]
-    score, place = torch.stack(scores), torch.stack(places)
-    chosen = place.nan_to_num(0.0).floor().clamp(0, SCORE_BINS - 1)
-    bins = torch.arange(SCORE_BINS, device=score.device)
-    return {
-        "score": torch.stack([torch.ones_like(score), score, score * score], 1),
-        "score_bins": (bins == chosen[:, None]).long(),
-    }
-
-
-def _masked_sum(losses: Tensor, batch: Batch) -> Tensor:
-    """Sum over the real samples; infinite if the model diverged."""
-    real = torch.where(batch.mask > 0, losses, 0.0)
-    return real.sum().nan_to_num(torch.inf, torch.inf)
-
-
-def _sum_over_classes(outputs: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """Count samples by class and by predicted odds, and sum squared errors of probabilities."""
-    num_classes = outputs.shape[-1]
-    classes = torch.arange(num_classes, device=outputs.device)
-    truth = batch.y[:, None] == classes
-    predicted = outputs.argmax(-1)
-    errors = ((outputs.softmax(-1) - truth.to(outputs.dtype)) ** 2).sum(-1)
-    if num_classes == 2:  # both classes have the same error, which counts once
-        errors = errors / 2
-        scored = count_log_odds(outputs[:, 1] - outputs[:, 0], batch.y, batch.mask)
-    else:
-        is_correct = (predicted == batch.y).long()
-        scored = count_log_odds(log_odds_of_prediction(outputs), is_correct, batch.mask)
-    sums = {"brier": _masked_sum(errors, batch), "scored": scored}
-    if num_classes <= MAX_CONFUSION_CLASSES:
-        counts = torch.zeros(num_classes**2, dtype=batch.mask.dtype, device=outputs.device)
-        counts = counts.scatter_add(0, batch.y * num_classes + predicted, batch.mask)
-        return {**sums, "confusion": counts.view(num_classes, num_classes).to(torch.int32)}
-    real = batch.mask[:, None] > 0
-    truth = truth & real
-    guessed = (predicted[:, None] == classes) & real
-    marginals = {"hit": truth & guessed, "true": truth, "guessed": guessed}
-    return {**sums, **{name: marginal.sum(0) for name, marginal in marginals.items()}}
+OwnMetrics = Mapping[str, RowMetric]  # of `ModelSpec`; clients sum them in this order
+NO_METRICS: OwnMetrics = {}
 
 
 # ------------------------------------------------------------------------------ from sums to scores
@@ -213,19 +82,21 @@ def score_clients(values: np.ndarray, samples: np.ndarray, higher_is_better: boo
     return Scores(float((v * w).sum() / w.sum()), float(v.mean()), std, float(tenth.mean()))
 
 
-def scores_per_client(kind: Kind, sums: dict[str, Tensor]) -> Arrays:
+def scores_per_client(kind: Kind, sums: dict[str, Tensor], own: OwnMetrics = NO_METRICS) -> Arrays:
     """Compute each metric per client.
 
     Args:
         kind: The kind of task.
         sums: Evaluation sums with a leading client dimension, [N, ...].
+        own: Metrics of the model's spec.
 
     Returns:
         By name an array [N], NaN where a metric is undefined; "rows" is the number of samples. For
         classification, "commonest" is the share of the most frequent class, and "constant_log_loss"
         the log loss of predicting the shares of the classes for every sample.
     """
-    return _compute_metrics(kind, {name: v.cpu().double().numpy() for name, v in sums.items()})
+    as_arrays = {name: v.cpu().double().numpy() for name, v in sums.items()}
+    return _compute_metrics(kind, as_arrays, own)
 
 
 def pool_counts(sums: dict[str, Tensor]) -> Arrays:
@@ -233,13 +104,16 @@ def pool_counts(sums: dict[str, Tensor]) -> Arrays:
     return _sum_over_clients({k: v for k, v in sums.items() if k in ("confusion", "scored")})
 
 
-def evaluation_row(kind: Kind, sums: dict[str, Tensor], prefix: str = "") -> Row:
+def evaluation_row(
+    kind: Kind, sums: dict[str, Tensor], prefix: str = "", own: OwnMetrics = NO_METRICS
+) -> Row:
     """Compute the columns that an evaluation adds to a row of metrics.jsonl.
 
     Args:
         kind: The kind of task.
         sums: Evaluation sums with a leading client dimension, [N, ...].
         prefix: Put before each column name: "", "valid_" or "unseen_".
+        own: Metrics of the model's spec.
 
     Returns:
         For each metric its pooled value and, for those with `per_client`, its summary over clients
@@ -248,21 +122,25 @@ def evaluation_row(kind: Kind, sums: dict[str, Tensor], prefix: str = "") -> Row
         own; `constant_log_loss` and `constant_log_loss_own` are the same for the shares of the
         classes.
     """
-    pooled = _compute_metrics(kind, {k: v[None] for k, v in _sum_over_clients(sums).items()})
-    clients = scores_per_client(kind, sums)
+    pooled_sums = {k: v[None] for k, v in _sum_over_clients(sums).items()}
+    pooled = _compute_metrics(kind, pooled_sums, own)
+    clients = scores_per_client(kind, sums, own)
     samples = clients["rows"]
     row: Row = {}
-    if kind == "classification":
-        for name in ("commonest", "constant_log_loss"):
+    for name in ("commonest", "constant_log_loss"):
+        if name in pooled:
             row[f"{prefix}{name}"] = float(pooled[name][0])
             row[f"{prefix}{name}_own"] = score_clients(clients[name], samples, True).weighted
-    for metric in METRICS.values():
-        if metric.name not in clients:
+    shown = {name: metric.higher_is_better for name, metric in METRICS.items()}
+    shown |= {name: metric.higher_is_better for name, metric in own.items()}
+    pooled_only = {m.name for m in METRICS.values() if not m.per_client} - {main_metric(kind)}
+    for name, higher_is_better in shown.items():
+        if name not in clients:
             continue
-        column = f"{prefix}{metric.name}"
-        row[column] = float(pooled[metric.name][0])
-        if metric.per_client:
-            over_clients = score_clients(clients[metric.name], samples, metric.higher_is_better)
+        column = f"{prefix}{name}"
+        row[column] = float(pooled[name][0])
+        if name not in pooled_only:
+            over_clients = score_clients(clients[name], samples, higher_is_better)
             row[f"{column}_mean"] = over_clients.mean
             row[f"{column}_std"] = over_clients.std
             row[f"{column}_worst"] = over_clients.worst_decile
@@ -270,7 +148,11 @@ def evaluation_row(kind: Kind, sums: dict[str, Tensor], prefix: str = "") -> Row
 
 
 def secure_evaluation_row(
-    kind: Kind, sums: dict[str, Tensor], prefix: str = "", loss_unit: float = 1.0
+    kind: Kind,
+    sums: dict[str, Tensor],
+    prefix: str = "",
+    loss_unit: float = 1.0,
+    own: OwnMetrics = NO_METRICS,
 ) -> Row:
     """Compute the columns of an evaluation from sums over clients alone.
 
@@ -279,6 +161,7 @@ def secure_evaluation_row(
         sums: Evaluation and spread sums over all clients, leaves [1, ...].
         prefix: Put before each column name.
         loss_unit: `Task.loss_unit`.
+        own: Metrics of the model's spec.
 
     Returns:
         "measured", the number of clients; the pooled value of each metric; for `spread_metrics` the
@@ -286,13 +169,11 @@ def secure_evaluation_row(
     """
     totals = _sum_over_clients(sums)
     moments, bins = totals.pop("score"), totals.pop("score_bins")
-    pooled = _compute_metrics(kind, {k: v[None] for k, v in totals.items()})
+    pooled = _compute_metrics(kind, {k: v[None] for k, v in totals.items()}, own)
     row: Row = {f"{prefix}measured": round(moments[0, 0])}
-    if kind == "classification":
-        row[f"{prefix}commonest"] = float(pooled["commonest"][0])
-    for metric in METRICS.values():
-        if metric.name in pooled:
-            row[f"{prefix}{metric.name}"] = float(pooled[metric.name][0])
+    for name in ("commonest", *METRICS, *own):
+        if name in pooled:
+            row[f"{prefix}{name}"] = float(pooled[name][0])
     unit = loss_unit if kind == "regression" else 1.0
     for name, (count, total, squares), of_bins in zip(spread_metrics(kind), moments, bins):
         mean = total / count
@@ -333,30 +214,38 @@ def _sum_over_clients(sums: dict[str, Tensor]) -> Arrays:
     return {name: v.cpu().double().sum(0).numpy() for name, v in sums.items()}
 
 
-def _compute_metrics(kind: Kind, sums: Arrays) -> Arrays:
+def _compute_metrics(kind: Kind, sums: Arrays, own: OwnMetrics) -> Arrays:
     """Compute every metric that this kind of task has, [N], from sums [N, ...]."""
     scores = {"rows": sums["n"]}
+    sums = _add_class_counts(sums)
     num_classes = 0
-    if kind == "classification":
-        sums = _add_class_counts(sums)
-        num_classes = sums["true"].shape[1]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if kind == "classification":
-            scores["commonest"] = sums["true"].max(1) / sums["n"]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        if KINDS[kind].has_classes:
+            num_classes = sums["true"].shape[1]
+            scores["commonest"] = sums["true"].max(1) / sums["true"].sum(1)
             scores["constant_log_loss"] = _entropy(sums["true"])
         for metric in METRICS.values():
-            if metric.compute is not None and metric.applies_to(kind, num_classes):
+            is_known = metric.needs is None or metric.needs in sums
+            if metric.compute is not None and metric.applies_to(kind, num_classes) and is_known:
                 scores[metric.name] = metric.compute(sums)
+        for place, name in enumerate(own):
+            scores[name] = sums["own"][:, place] / sums["n"]
     return scores
 
 
 def _add_class_counts(sums: Arrays) -> Arrays:
-    """Add "hit", "true" and "guessed" per class, [N, C], where the confusion matrix was counted."""
-    if "confusion" not in sums:
-        return sums
-    confusion = sums["confusion"]  # [N, true class, predicted class]
-    hit = np.diagonal(confusion, axis1=1, axis2=2)
-    return {**sums, "hit": hit, "true": confusion.sum(2), "guessed": confusion.sum(1)}
+    """Add "hit", "true" and "guessed" per class or label, [N, C], of samples or their tokens."""
+    if "confusion" in sums:
+        confusion = sums["confusion"]  # [N, true class, predicted class]
+        hit = np.diagonal(confusion, axis1=1, axis2=2)
+        return {**sums, "hit": hit, "true": confusion.sum(2), "guessed": confusion.sum(1)}
+    counts = {
+        name: sums[f"{of}_{name}"]
+        for of in ("token", "label")
+        for name in ("hit", "true", "guessed")
+        if f"{of}_{name}" in sums
+    }
+    return {**sums, **counts}
 
 
 # ------------------------------------------------------------------------------ metrics
@@ -374,12 +263,13 @@ class Metric:
     name: str  # the column in metrics.jsonl, and in the JSON and CSV output
     label: str  # in tables and sentences
     description: str  # completes "LABEL is …"
-    task: Kind | Literal["any"]
+    tasks: tuple[Kind, ...] = ()  # the kinds of task that have it; (): all
     compute: Callable[[Arrays], np.ndarray] | None = None  # [N] from sums; None: see `clusters.py`
     higher_is_better: bool
     format: str = ".3f"
     unit: Literal["", "share", "target", "target²"] = ""
     binary_only: bool = False
+    needs: str | None = None  # a sum that clients do not always send
     per_client: bool = True  # False: only the pooled value goes into metrics.jsonl
     in_table: bool = False  # a column of its own in the table of `compare` and of the report
     # the score per client of the best constant prediction, from the client's scores; NaN where it
@@ -389,7 +279,8 @@ class Metric:
 
     def applies_to(self, kind: Kind, num_classes: int) -> bool:
         """Return whether the metric is defined for a task."""
-        return self.task in (kind, "any") and (num_classes == 2 or not self.binary_only)
+        has_kind = not self.tasks or kind in self.tasks
+        return has_kind and (num_classes == 2 or not self.binary_only)
 
     def format_value(self, value: float) -> str:
         """Return a value as text, without its label."""
@@ -402,14 +293,14 @@ def main_metric(kind: Kind) -> str:
     Methods are compared by `find_comparison_metric`.
 
     Args:
-        kind: "classification" or "regression".
+        kind: The kind of task.
 
     Example:
         >>> import coterie as ct
         >>> ct.metrics.main_metric("regression")
         'mse'
     """
-    return "mse" if kind == "regression" else "accuracy"
+    return KINDS[kind].main_metric
 
 
 def find_comparison_metric(columns: Iterable[str]) -> str | None:
@@ -427,14 +318,17 @@ def find_comparison_metric(columns: Iterable[str]) -> str | None:
         'log_loss'
     """
     known = set(columns)
-    return next((name for name in ("mse", "log_loss", "accuracy") if name in known), None)
+    return next((name for name in ("mse", "log_loss", "accuracy", "loss") if name in known), None)
 
 
 def find_main_metric(history: Iterable[Mapping[str, Any]]) -> str | None:
     """Return the main metric that a run's rows contain; None before the first evaluation."""
     columns = {name for row in history for name in row}
-    candidates = [main_metric("regression"), main_metric("classification")]
-    return next((name for name in candidates if name in columns), None)
+    # the mean over clients is known of every main metric, but of the loss only if it is one
+    candidates = dict.fromkeys(kind.main_metric for kind in KINDS.values())
+    return next(
+        (n for n in candidates if n in columns and (n != "loss" or "loss_mean" in columns)), None
+    )
 
 
 def _squared_errors(sums: Arrays) -> np.ndarray:
@@ -483,17 +377,52 @@ def _log_loss_of_class_shares(scores: Arrays) -> np.ndarray:
 
 
 def _mse_of_mean(scores: Arrays) -> np.ndarray:
+    if "r2" not in scores:  # of several outputs
+        return np.full_like(scores["mse"], np.nan)
     unexplained = 1 - scores["r2"]
     has_variation = unexplained > 0
     return np.where(has_variation, scores["mse"], np.nan) / np.where(has_variation, unexplained, 1)
 
 
+def _log_loss(sums: Arrays) -> np.ndarray:
+    if "token_loss" in sums:
+        return sums["token_loss"] / sums["token_true"].sum(1)
+    return sums.get("log_loss", sums["loss"]) / sums["n"]
+
+
+def _token_accuracy(sums: Arrays) -> np.ndarray:
+    return sums["hit"].sum(1) / sums["true"].sum(1)
+
+
+def _mean_iou(sums: Arrays) -> np.ndarray:
+    union = sums["true"] + sums["guessed"] - sums["hit"]
+    return np.nanmean(np.where(union > 0, sums["hit"] / union, np.nan), 1)
+
+
+def _f1_of_labels(sums: Arrays) -> np.ndarray:
+    total = sums["true"] + sums["guessed"]
+    known = total > 0
+    return np.where(known, 2 * sums["hit"] / total, 0).sum(1) / known.sum(1)
+
+
+def _micro_f1(sums: Arrays) -> np.ndarray:
+    return 2 * sums["hit"].sum(1) / (sums["true"] + sums["guessed"]).sum(1)
+
+
+def _auc_of_labels(sums: Arrays) -> np.ndarray:
+    by_label = np.stack([roc_area(counts) for counts in sums["label_scored"].swapaxes(0, 1)])
+    known = ~np.isnan(by_label)
+    return np.where(known, by_label, 0).sum(0) / known.sum(0)
+
+
+NUMBERS: tuple[Kind, ...] = ("regression", "multioutput")
+CLASSES: tuple[Kind, ...] = ("classification", "tokens", "segmentation")
 _ALL = [
     Metric(
         name="accuracy",
         label="accuracy",
         description="the share of predictions that are right",
-        task="classification",
+        tasks=("classification",),
         compute=lambda sums: sums["hit"].sum(1) / sums["n"],
         higher_is_better=True,
         unit="share",
@@ -504,8 +433,8 @@ _ALL = [
         name="log_loss",
         label="log loss",
         description="the mean of −log(probability that the model gave to the true class)",
-        task="classification",
-        compute=lambda sums: sums.get("log_loss", sums["loss"]) / sums["n"],
+        tasks=("classification", "tokens", "segmentation", "multilabel"),
+        compute=_log_loss,
         higher_is_better=False,
         score_of_constant=_log_loss_of_class_shares,
         constant="the shares of the site's own classes",
@@ -514,7 +443,7 @@ _ALL = [
         name="balanced_accuracy",
         label="balanced",
         description="the mean over classes of the share of their samples that is predicted right",
-        task="classification",
+        tasks=CLASSES,
         compute=_balanced_accuracy,
         higher_is_better=True,
         unit="share",
@@ -523,7 +452,7 @@ _ALL = [
         name="f1",
         label="F1",
         description="the mean over classes of the F1 score",
-        task="classification",
+        tasks=CLASSES,
         compute=_f1,
         higher_is_better=True,
     ),
@@ -531,7 +460,7 @@ _ALL = [
         name="auc",
         label="AUC",
         description="the area under the ROC curve",
-        task="classification",
+        tasks=("classification",),
         compute=lambda sums: roc_area(sums["scored"]),
         higher_is_better=True,
         binary_only=True,
@@ -541,7 +470,7 @@ _ALL = [
         name="calibration_error",
         label="calibration",
         description="the mean distance between predicted probabilities and observed shares",
-        task="classification",
+        tasks=("classification",),
         compute=lambda sums: calibration_error(sums["scored"]),
         higher_is_better=False,
         per_client=False,
@@ -551,7 +480,7 @@ _ALL = [
         name="average_precision",
         label="average precision",
         description="the mean precision over the samples of class 1",
-        task="classification",
+        tasks=("classification",),
         compute=lambda sums: average_precision(sums["scored"]),
         higher_is_better=True,
         binary_only=True,
@@ -561,7 +490,7 @@ _ALL = [
         name="mse",
         label="MSE",
         description="the mean squared error of predictions",
-        task="regression",
+        tasks=NUMBERS,
         compute=lambda sums: _squared_errors(sums) / sums["n"],
         higher_is_better=False,
         format=".4g",
@@ -573,7 +502,7 @@ _ALL = [
         name="rmse",
         label="RMSE",
         description="the square root of the mean squared error",
-        task="regression",
+        tasks=NUMBERS,
         compute=lambda sums: np.sqrt(_squared_errors(sums) / sums["n"]),
         higher_is_better=False,
         format=".4g",
@@ -584,7 +513,7 @@ _ALL = [
         name="mae",
         label="MAE",
         description="the mean absolute error of predictions",
-        task="regression",
+        tasks=NUMBERS,
         compute=lambda sums: sums["absolute"] / sums["n"],
         higher_is_better=False,
         format=".4g",
@@ -594,16 +523,92 @@ _ALL = [
         name="r2",
         label="R²",
         description="the share of the target's variance that is explained",
-        task="regression",
+        tasks=("regression",),
         compute=_r2,
         higher_is_better=True,
         in_table=True,
     ),
     Metric(
+        name="token_accuracy",
+        label="token accuracy",
+        description="the share of tokens that are predicted right",
+        tasks=("tokens",),
+        compute=_token_accuracy,
+        higher_is_better=True,
+        unit="share",
+        score_of_constant=_accuracy_of_commonest_class,
+        constant="the site's own commonest token",
+    ),
+    Metric(
+        name="perplexity",
+        label="perplexity",
+        description="e to the mean of −log(probability that the model gave to the true token)",
+        tasks=("tokens",),
+        compute=lambda sums: np.exp(_log_loss(sums)),
+        higher_is_better=False,
+        in_table=True,
+    ),
+    Metric(
+        name="pixel_accuracy",
+        label="pixel accuracy",
+        description="the share of pixels whose class is predicted right",
+        tasks=("segmentation",),
+        compute=_token_accuracy,
+        higher_is_better=True,
+        unit="share",
+    ),
+    Metric(
+        name="mean_iou",
+        label="mean IoU",
+        description="the mean over classes of the intersection of the predicted and true pixels "
+        "over their union",
+        tasks=("segmentation",),
+        compute=_mean_iou,
+        higher_is_better=True,
+        unit="share",
+        in_table=True,
+    ),
+    Metric(
+        name="micro_f1",
+        label="micro F1",
+        description="the F1 score over all labels of all samples",
+        tasks=("multilabel",),
+        compute=_micro_f1,
+        higher_is_better=True,
+    ),
+    Metric(
+        name="macro_f1",
+        label="macro F1",
+        description="the mean over labels of the F1 score",
+        tasks=("multilabel",),
+        compute=_f1_of_labels,
+        higher_is_better=True,
+        in_table=True,
+    ),
+    Metric(
+        name="macro_auc",
+        label="macro AUC",
+        description="the mean over labels of the area under the ROC curve",
+        tasks=("multilabel",),
+        compute=_auc_of_labels,
+        higher_is_better=True,
+        needs="label_scored",
+        in_table=True,
+    ),
+    Metric(
+        name="micro_auc",
+        label="micro AUC",
+        description="the area under the ROC curve over all labels of all samples",
+        tasks=("multilabel",),
+        compute=lambda sums: roc_area(sums["label_scored"].sum(1)),
+        higher_is_better=True,
+        needs="label_scored",
+        per_client=False,
+    ),
+    Metric(
         name="loss",
         label="loss",
         description="the mean loss",
-        task="any",
         compute=lambda sums: sums["loss"] / sums["n"],
         higher_is_better=False,
         format=".4g",
@@ -613,7 +618,7 @@ _ALL = [
         name="brier",
         label="Brier score",
         description="the mean squared difference between probabilities and true classes",
-        task="classification",
+        tasks=("classification",),
         compute=lambda sums: sums["brier"] / sums["n"],
         higher_is_better=False,
         format=".4g",
@@ -623,7 +628,6 @@ _ALL = [
         name="ari",
         label="ARI",
         description="the adjusted Rand index of the clusters and the planted groups",
-        task="any",
         higher_is_better=True,
         format=".2f",
     ),

@@ -28,7 +28,7 @@ from coterie.data.coarsening import coarsen_description
 from coterie.data.curvature import estimate_curvatures
 from coterie.data.federation import Federation
 from coterie.data.frames import SiteTable
-from coterie.data.roster import Kind, Roster
+from coterie.data.roster import Roster, TableKind
 from coterie.data.schema import Fill, Schema
 from coterie.data.schema_file import read_schema_file
 from coterie.data.table_options import TableOptions
@@ -427,7 +427,10 @@ def table_options(terms: DataTerms, seed: int, min_rows_to_report: int) -> Table
     with as_bad_bytes("its table options are invalid"):
         if not 0 <= terms.test_share <= MAX_HELD_OUT:
             raise CoterieError(f"test_share is not between 0 and {MAX_HELD_OUT}")
-        if terms.kind not in (None, *get_args(Kind)) or terms.fill not in (None, *get_args(Fill)):
+        if terms.kind not in (None, *get_args(TableKind)) or terms.fill not in (
+            None,
+            *get_args(Fill),
+        ):
             raise CoterieError("kind or fill is unknown")
         return TableOptions(**asdict(terms) | own)
 

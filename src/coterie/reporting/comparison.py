@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.core.errors import CoterieError
-from coterie.metrics import METRICS, Row, find_comparison_metric, main_metric
+from coterie.metrics import METRICS, Row, find_comparison_metric
+from coterie.metrics.scores import find_main_metric
 from coterie.reporting.intervals import (
     BySeed,
     Pair,
@@ -44,7 +45,7 @@ def has_diverged(run: Row) -> bool:
     Args:
         run: Final scores. None: not finite (in rows read from a folder), or training diverged.
     """
-    for name in (main_metric("regression"), main_metric("classification"), "loss"):
+    for name in ("mse", "accuracy", "loss"):
         if name in run and (run[name] is None or not math.isfinite(run[name])):
             return True
     r2 = run.get("r2")
@@ -288,7 +289,9 @@ def all_columns(comparison: Comparison) -> list[ComparisonColumn]:
     """Return all columns, from the main score to the cost."""
     metric = METRICS[comparison.metric]
     ari = METRICS["ari"]
-    others = [m for m in METRICS.values() if m.in_table and m.task in (metric.task, "any")]
+    every_run = [run for runs in comparison.runs.values() for run in runs]
+    others = [m for m in METRICS.values() if m.in_table and any(m.name in r for r in every_run)]
+    readable = METRICS[find_main_metric(every_run) or metric.name]
 
     def score(title: str, name: str, form: str = metric.format) -> ComparisonColumn:
         def cell(runs: Sequence[Row]) -> str:
@@ -297,7 +300,6 @@ def all_columns(comparison: Comparison) -> list[ComparisonColumn]:
         return ComparisonColumn(title, cell)
 
     over = "seeds" if comparison.seeds > 1 else "clients"
-    every_run = [run for runs in comparison.runs.values() for run in runs]
     has_groups = any(sum(size > 0 for size in run.get("sizes") or []) > 1 for run in every_run)
     columns = [
         ComparisonColumn(
@@ -307,8 +309,8 @@ def all_columns(comparison: Comparison) -> list[ComparisonColumn]:
         score("client mean", f"{metric.name}_mean"),
         score("worst 10 %", f"{metric.name}_worst"),
     ]
-    if metric.name == "log_loss":
-        columns.append(score("accuracy", "accuracy"))
+    if readable is not metric:
+        columns.append(score(readable.label, readable.name, readable.format))
     balanced = [
         abs(run["balanced_accuracy"] - run["accuracy"])
         for runs in comparison.runs.values()
@@ -399,7 +401,7 @@ def describe_comparison_table(comparison: Comparison) -> str:
     ]
     accuracy = format_average(runs, "commonest", ".3f")
     log_loss = format_average(runs, "constant_log_loss", ".3f")
-    if METRICS[comparison.metric].task == "classification" and accuracy:
+    if accuracy:
         constant = f"always predicting the most frequent class: accuracy {accuracy}"
         if log_loss:
             constant += f", the shares of the classes: log loss {log_loss}"
@@ -436,7 +438,7 @@ def describe_diverged(comparison: Comparison) -> str:
         of = len(comparison.runs[label])
         names.append(label if seeds == of else f"{label} ({seeds} of {of} seeds)")
     reason = "loss or scores are not finite"
-    if METRICS[comparison.metric].task == "regression":
+    if comparison.metric == "mse":
         reason += f", or R² is below −{-MIN_R2}"
     whose, subject = ("its", "It is") if len(names) == 1 else ("their", "They are")
     return (

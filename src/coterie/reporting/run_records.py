@@ -18,7 +18,7 @@ from typing import Any
 from coterie.core.errors import CoterieError
 from coterie.core.version import __version__
 from coterie.data import Federation
-from coterie.metrics import METRICS, Row, find_comparison_metric
+from coterie.metrics import Row, find_comparison_metric
 from coterie.metrics.clusters import decode_assignments, is_valid_assignment
 from coterie.metrics.scores import find_main_metric
 from coterie.runs.config import (
@@ -131,7 +131,7 @@ class RunRecord:
             "group_of": groups and dict(zip(self.training_names, groups[-1].tolist())),
             "method": self.label,
             "seed": self.seed,
-            "kind": METRICS[self.metric].task,
+            "kind": self.roster.kind,
             "clients": len(self.training_names),
         }
 

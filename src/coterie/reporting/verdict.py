@@ -78,7 +78,7 @@ def describe_lead(lead: Lead) -> str:
     if lead.difference is None:
         return f"{lead.one} is compared with {lead.other}"
     metric = METRICS[lead.metric]
-    what = "error" if metric.task == "regression" else metric.label
+    what = "error" if metric.name == "mse" else metric.label
     return f"{lead.one}'s {what} is {describe_size(lead)}"
 
 

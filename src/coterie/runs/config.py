@@ -19,6 +19,8 @@ from torch import Tensor
 
 from coterie.core.contract import Algorithm, check_settings
 from coterie.core.errors import CoterieError
+from coterie.core.inputs import InputField
+from coterie.core.targets import IGNORE_INDEX, KINDS
 from coterie.core.user_file import is_file_spec
 from coterie.core.version import __version__
 from coterie.data.roster import Kind, Roster, RowCounts
@@ -42,6 +44,19 @@ class MethodConfig(msgspec.Struct, forbid_unknown_fields=True):
     settings: dict[str, Any]
 
 
+class FieldConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One part of the inputs, if x is a dict of tensors."""
+
+    name: str
+    shape: list[Count]
+    tokens: bool
+
+
+def field_config(field: InputField) -> FieldConfig:
+    """Return the config of a part of the inputs."""
+    return FieldConfig(name=field.name, shape=list(field.shape), tokens=field.tokens)
+
+
 class RosterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What the server knows about its clients; contains no samples."""
 
@@ -57,7 +72,10 @@ class RosterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     source: str
     truth: list[Count | list[float]] | None
     planted: list[list[float]] | None
-    groups: list[str] | None = None  # files of 0.2 have none
+    groups: list[str] | None = None  # files of 0.2 have none of these
+    target_shape: list[Count] = []
+    ignore_index: int = IGNORE_INDEX
+    fields: list[FieldConfig] = []
 
     def __post_init__(self) -> None:
         """Check that the fields agree; msgspec reports a ValueError as a damaged file."""
@@ -290,14 +308,19 @@ def roster_config(roster: Roster) -> RosterConfig:
         truth=None if roster.truth is None else roster.truth.tolist(),
         planted=None if roster.planted is None else roster.planted.tolist(),
         groups=None if roster.groups is None else list(roster.groups),
+        target_shape=list(roster.target_shape),
+        ignore_index=roster.ignore_index,
+        fields=[field_config(field) for field in roster.fields],
     )
 
 
 def restore_roster(config: RosterConfig, what: str) -> Roster:
     """Create a roster from its config; raise an error if its fields do not agree."""
-    if config.kind == "classification" and (config.classes is None or config.classes < 1):
+    if KINDS[config.kind].has_classes and (config.classes is None or config.classes < 1):
         raise CoterieError(f"{what} is damaged (classes is {config.classes})", "train it again")
-    if any(length < 0 for length in config.row_shape):  # of a card; a config was checked before
+    if any(
+        length < 0 for length in (*config.row_shape, *config.target_shape)
+    ):  # of a card; a config was checked before
         raise CoterieError(f"{what} is damaged (a row has a negative size)", "train it again")
     if config.labels is not None and len(config.labels) != config.classes:
         raise CoterieError(
@@ -319,4 +342,7 @@ def restore_roster(config: RosterConfig, what: str) -> Roster:
         truth=None if config.truth is None else torch.tensor(config.truth),
         planted=None if config.planted is None else torch.tensor(config.planted),
         groups=None if config.groups is None else tuple(config.groups),
+        target_shape=tuple(config.target_shape),
+        ignore_index=config.ignore_index,
+        fields=tuple(InputField(f.name, tuple(f.shape), f.tokens) for f in config.fields),
     )

@@ -502,7 +502,9 @@ class Run:
                 self.pooled_counts = pool_counts(sums.report)
             if split == "test" and not secure:
                 self.client_scores = {}
-                for name, values in scores_per_client(self.roster.kind, sums.report).items():
+                own = self.task.spec.row_metrics()
+                scores = scores_per_client(self.roster.kind, sums.report, own)
+                for name, values in scores.items():
                     self.client_scores[name] = np.full(len(self.roster), np.nan)
                     self.client_scores[name][sums.ids.numpy()] = values
                 if self.options.client_curves:
@@ -523,10 +525,10 @@ class Run:
         return row
 
     def _evaluation_row(self, report: dict[str, Tensor], prefix: str) -> Row:
-        kind = self.roster.kind
+        kind, own = self.roster.kind, self.task.spec.row_metrics()
         if self.options.only_sums:
-            return secure_evaluation_row(kind, report, prefix, self.task.loss_unit)
-        return evaluation_row(kind, report, prefix)
+            return secure_evaluation_row(kind, report, prefix, self.task.loss_unit, own)
+        return evaluation_row(kind, report, prefix, own)
 
     def _extend_curves(self, r: int) -> None:
         """Append the clients' scores of this evaluation to `client_curves`."""

@@ -34,6 +34,7 @@ from coterie.engines.replay import ExchangeOutcomes, Replay, read_log
 from coterie.engines.vectorised import Vectorised
 from coterie.engines.wire import Wire
 from coterie.methods.given import Given
+from coterie.metrics import METRICS
 from coterie.runs.config import (
     Fingerprints,
     Origin,
@@ -75,13 +76,18 @@ def create_task(roster: Roster, model: Model, options: Options) -> tuple[Task, s
     dtype = getattr(torch, options.dtype)
     task = Task(
         spec,
-        kind=roster.kind,
+        kind=roster.target,
         example=x,
-        classes=roster.classes,
         dtype=dtype,
         device=options.device,
         scale=roster.label_scale,
+        fields=roster.fields,
     )
+    for metric in spec.metrics:
+        if metric in METRICS or metric == "rows":
+            raise CoterieError(
+                f"the metric {metric!r} of the model has the name of another", "rename it"
+            )
     return task, name
 
 

@@ -29,6 +29,7 @@ from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError, Option, unknown_name
 from coterie.core.model_spec import ModelSpec
 from coterie.core.params import Params, unstack
+from coterie.core.targets import IGNORE_INDEX
 from coterie.core.task import Task
 from coterie.core.version import __version__
 from coterie.data import Schema
@@ -38,6 +39,7 @@ from coterie.methods.grouped import GroupedFedAvg
 from coterie.methods.threshold import PFLTC
 from coterie.metrics import hard_labels
 from coterie.runs.config import (
+    FieldConfig,
     MethodConfig,
     RosterConfig,
     decode,
@@ -99,6 +101,9 @@ class ModelCard(msgspec.Struct, kw_only=True):
     new_clients: str = msgspec.field(name="newcomers")  # how a new client gets its model; 0.2's key
     files: dict[str, FileEntry]
     sha256: str | None = None  # of the other fields; see `checksum`
+    target_shape: list[int] = []  # the shape of a sample's target
+    ignore_index: int = IGNORE_INDEX
+    fields: list[FieldConfig] = []  # the parts of a sample, if it has several
 
 
 def write_card(card: ModelCard) -> str:
@@ -159,6 +164,9 @@ def roster_of(card: ModelCard, file: Path) -> Roster:
         tokens=card.tokens,
         kind=card.kind,
         classes=card.classes,
+        target_shape=card.target_shape,
+        ignore_index=card.ignore_index,
+        fields=card.fields,
         labels=card.labels,
         schema=card.schema,
         source=card.data,
@@ -293,6 +301,9 @@ def _card(trained: TrainedRun, per: Per, files: dict[str, FileEntry]) -> ModelCa
         classes=roster.classes,
         labels=roster.labels,
         schema=roster.schema,
+        target_shape=roster.target_shape,
+        ignore_index=roster.ignore_index,
+        fields=roster.fields,
         dtype=trained.options.dtype,
         scores=scores,
         groups=_members(trained),
@@ -354,7 +365,8 @@ class Exported:
         x, _ = self.roster.example()
         dtype = getattr(torch, self.card.dtype)
         scale = self.roster.label_scale
-        self.task = Task(spec, self.roster.kind, x, self.roster.classes, dtype, scale=scale)
+        target, fields = self.roster.target, self.roster.fields
+        self.task = Task(spec, target, x, dtype=dtype, scale=scale, fields=fields)
         files = {name: self._read(name, entry) for name, entry in self.card.files.items()}
         # frozen values are the same in all files
         self.task = self.task.with_frozen(next(iter(files.values())))

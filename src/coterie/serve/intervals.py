@@ -35,6 +35,11 @@ def check_level(task: Task, level: float) -> None:
             "intervals are for labels that are numbers, and this label is a class: use its "
             "probabilities."
         )
+    if task.kind != "regression":
+        raise CoterieError(
+            f"intervals are for one number per row, and the targets are of the kind {task.kind}: "
+            "predict without an interval."
+        )
 
 
 def has_posterior(method: Algorithm) -> bool:

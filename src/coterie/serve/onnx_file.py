@@ -51,6 +51,12 @@ def as_onnx(task: Task, params: Params, example: Tensor) -> bytes:
     Raises:
         CoterieError: If torch cannot export the model.
     """
+    if task.kind not in ("classification", "regression") or task.fields:
+        what = "inputs of several parts" if task.fields else f"targets of the kind {task.kind}"
+        raise CoterieError(
+            f"ONNX files are for classification and regression with one input, and this run has "
+            f"{what}: export without ONNX."
+        )
     model = OnnxModel(task, params).cpu().float()  # which every program can read
     x = example.expand(2, *example.shape[1:]) if len(example) < 2 else example
     x = x.cpu().float() if x.is_floating_point() else x

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,9 @@ from coterie.core import randomness
 from coterie.core.call import pick_clients
 from coterie.core.contract import Algorithm, Data
 from coterie.core.errors import CoterieError, Option, unknown_name
+from coterie.core.inputs import pack_inputs
 from coterie.core.params import Params, count, pick, unstack
+from coterie.core.targets import prediction_of
 from coterie.core.task import Batch, Task
 from coterie.data.roster import Roster
 from coterie.runs.run import Run
@@ -252,12 +254,9 @@ def client_ids(run: Run, names: Sequence[str]) -> Tensor:
     return torch.tensor([known[name] for name in names])
 
 
-def to_predictions(task: Task, outputs: Tensor, probabilities: bool) -> Tensor:
+def to_predictions(task: Task, outputs: Any, probabilities: bool) -> Tensor:
     """Convert outputs to targets, class numbers or probabilities, on the CPU."""
-    outputs = outputs.detach().cpu()
-    if task.kind == "regression":
-        return outputs
-    return outputs.softmax(-1) if probabilities else outputs.argmax(-1)
+    return task.target.predictions(prediction_of(outputs).detach().cpu(), probabilities)
 
 
 def require_one_of(**whose: Any) -> None:
@@ -291,9 +290,14 @@ def check_rows(
     if is_table(x):
         x, label_column = encode_table(roster, x, use_labels)
         y = label_column if y is None else y
+    if roster.fields:
+        if not isinstance(x, Mapping):
+            names = ", ".join(field.name for field in roster.fields)
+            raise CoterieError(f"x must be a dict of {names}, the inputs of this run.")
+        x = pack_inputs({name: as_input(name, v) for name, v in x.items()}, roster.fields, "x")
     x = check_x(task, roster, as_tensor("x", x))
     if y is None:
-        y = _no_labels(task, len(x))
+        y = task.target.example(len(x), task.dtype)
     else:
         y = check_y(task, as_tensor("y", y), len(x))
     return Batch.of(x.to(task.device), y.to(task.device), task.dtype)
@@ -319,6 +323,8 @@ def encode_table(roster: Roster, table: Any, use_labels: bool) -> tuple[Any, Any
 
 def check_labelled_rows(task: Task, roster: Roster, x: Any, y: Any = None) -> Batch:
     """Check a user's labelled samples and convert them to a batch; labels are required."""
+    if task.kind == "self-supervised":
+        return check_rows(task, roster, x)
     if y is None and not is_table(x):
         raise CoterieError("the rows need labels: give y, or a table with the label column.")
     if y is None and roster.schema is not None and roster.schema.label not in x:
@@ -339,24 +345,31 @@ def check_x(task: Task, roster: Roster, x: Tensor) -> Tensor:
 
 def check_y(task: Task, y: Tensor, rows: int) -> Tensor:
     """Check that there is one finite label per sample, and that classes are known."""
-    if y.shape != (rows,):
-        raise CoterieError(
-            f"y has the shape {tuple(y.shape)} for {rows} rows: give one label per row."
-        )
+    target = task.target
+    if y.shape != (rows, *target.shape):
+        wanted = "one label per row" if not target.shape else f"targets of shape {target.shape}"
+        raise CoterieError(f"y has the shape {tuple(y.shape)} for {rows} rows: give {wanted}.")
     if not bool(y.isfinite().all()):
         raise CoterieError("y holds NaN or infinity: give every row a label.")
-    if task.kind == "regression":
+    if not target.row.has_classes:
+        if task.kind == "multilabel" and not bool(((y == 0) | (y == 1)).all()):
+            raise CoterieError("y must hold 0 and 1, whether each label applies.")
         return y.to(task.dtype)
     classes = task.classes or 0
-    if not bool(((y >= 0) & (y < classes) & (y == y.floor())).all()):
+    is_class = (y >= 0) & (y < classes) & (y == y.floor())
+    if not bool((is_class | ~target.labelled(y)).all()):
+        ignored = f", or {target.ignore_index}" if target.row.has_positions else ""
         raise CoterieError(
-            f"y must hold whole numbers from 0 to {classes - 1}, the classes of the run."
+            f"y must hold whole numbers from 0 to {classes - 1}, the classes of the run{ignored}."
         )
     return y.long()
 
 
-def _no_labels(task: Task, rows: int) -> Tensor:
-    return torch.zeros(rows, dtype=task.dtype if task.kind == "regression" else torch.int64)
+def as_input(name: str, values: Any) -> Tensor:
+    """Convert one of several inputs to a tensor of floats or of int64."""
+    found = as_tensor(f"the input {name!r}", values)
+    is_whole = found.dtype in (torch.int64, torch.int32, torch.int16, torch.int8)
+    return found.long() if is_whole else found.to(torch.promote_types(found.dtype, torch.float32))
 
 
 def as_tensor(name: str, values: Any) -> Tensor:
