@@ -115,7 +115,7 @@ def test_cnn6_starts_by_xaviers_rule() -> None:
 def test_default_and_list() -> None:
     assert models.default(TARGETS.roster) == "linear" and models.default(GREY.roster) == "mlp"
     assert set(models.models()) == {
-        "linear", "softmax", "additive", "mlp", "mlp_bn", "cnn", "cnn6", "resnet18",
+        "linear", "softmax", "additive", "mlp", "mlp_bn", "cnn", "cnn6", "resnet18", "lstm",
     }  # fmt: skip
     assert all(models.models().values())
 

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from coterie.core.model_spec import ModelSpec as ModelSpec
     from coterie.core.settings import Local as Local
     from coterie.core.settings import setting as setting
-    from coterie.core.task import Batch as Batch
     from coterie.core.targets import Target as Target
+    from coterie.core.task import Batch as Batch
     from coterie.core.task import Task as Task
     from coterie.engines.plan import Plan as Plan
     from coterie.methods import registry as registry

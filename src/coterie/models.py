@@ -1,6 +1,7 @@
 """Models by name, sized for a federation's data.
 
-Tables: linear, softmax, additive; rows of any shape: mlp, mlp_bn; images: cnn, cnn6, resnet18.
+Tables: linear, softmax, additive; rows of any shape: mlp, mlp_bn; images: cnn, cnn6, resnet18;
+tokens: lstm.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from coterie.core.additive import Additive
-from coterie.core.errors import CoterieError, unknown_name
+from coterie.core.errors import CoterieError, Option, unknown_name
 from coterie.data.roster import Roster
 
 Factory = Callable[[], nn.Module]
@@ -40,15 +41,21 @@ def build(name: str, roster: Roster) -> Factory:
     kind, _, option = name.partition(":")
     if kind not in MODELS:
         raise unknown_name("model", kind, MODELS)
-    if roster.tokens:
+    if roster.fields:
         raise CoterieError(
-            f"the model {name} takes floats, and the data are whole numbers: convert x to floats."
+            f"the model {name} takes one input, and the data have "
+            f"{len(roster.fields)}: give a model of your own, whose forward takes a dict."
+        )
+    if roster.tokens and kind != "lstm":
+        raise CoterieError(
+            f"the model {name} takes floats, and the data are whole numbers: convert x to floats, "
+            "or use lstm for the classes of tokens."
         )
     return MODELS[kind](roster, option)
 
 
 def default(roster: Roster) -> str:
-    """The default model: linear for tables and regression, else mlp.
+    """The default model: linear for tables and regression, lstm for tokens, else mlp.
 
     Args:
         roster: The federation's roster.
@@ -60,7 +67,7 @@ def default(roster: Roster) -> str:
     """
     if roster.schema is not None or roster.kind == "regression":
         return "linear"
-    return "mlp"
+    return "lstm" if roster.kind == "tokens" and roster.tokens else "mlp"
 
 
 def models() -> dict[str, str]:
@@ -69,7 +76,7 @@ def models() -> dict[str, str]:
     Example:
         >>> import coterie as ct
         >>> sorted(ct.models.models())
-        ['additive', 'cnn', 'cnn6', 'linear', 'mlp', 'mlp_bn', 'resnet18', 'softmax']
+        ['additive', 'cnn', 'cnn6', 'linear', 'lstm', 'mlp', 'mlp_bn', 'resnet18', 'softmax']
     """
     return {name: (make.__doc__ or "").split("\n")[0] for name, make in MODELS.items()}
 
@@ -167,6 +174,40 @@ def resnet18(roster: Roster, option: str) -> Factory:
     )
 
 
+@model
+def lstm(roster: Roster, option: str) -> Factory:
+    """A class for each token from those up to it: embeddings of 16, an LSTM of 64, or lstm:128."""
+    if not (option or "64").isdecimal() or int(option or 64) < 1:
+        raise CoterieError(f"{option!r} is not a number of units of lstm: write lstm:128.")
+    if roster.kind != "tokens" or not roster.tokens:
+        raise CoterieError(
+            "the model lstm is for tokens, each with a class, and the data are others: use mlp."
+        )
+    return partial(TokenLSTM, roster.classes or 1, int(option or 64))
+
+
+class TokenLSTM(nn.Module):
+    """Logits [n, T, classes] of the token after each of x [n, T], whose tokens are the classes."""
+
+    def __init__(self, classes: int, units: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(classes, 16)
+        self.lstm = nn.LSTM(16, units, batch_first=True)
+        self.linear = nn.Linear(units, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits."""
+        try:
+            embedded = self.embedding(x)
+        except IndexError:
+            raise CoterieError(
+                f"a token of x is outside 0 to {self.embedding.num_embeddings - 1}: the model lstm "
+                "takes tokens that are classes, too; give a model of your own."
+            ) from None
+        logits: Tensor = self.linear(self.lstm(embedded)[0])
+        return logits
+
+
 def _is_flat(roster: Roster) -> bool:
     """Whether rows are images [H, W], without a channel."""
     return len(roster.row_shape) != 3
@@ -201,7 +242,20 @@ def _inputs(roster: Roster) -> int:
 
 
 def _outputs(roster: Roster) -> int:
-    """Number of outputs: one per class, or one."""
+    """Number of outputs: one per class, label or number.
+
+    Raises:
+        CoterieError: If the targets need outputs of another shape than [n, outputs].
+    """
+    if roster.kind == "multioutput" and len(roster.target_shape) == 1:
+        return roster.target_shape[0]
+    if roster.kind not in ("classification", "regression", "multilabel"):
+        raise CoterieError(
+            f"models by name predict one class or number, or several of them, per row, and the "
+            f"targets are of the kind {roster.kind}",
+            "give a model of your own, such as {}",
+            options=[Option("model", "FILE.py:NAME")],
+        )
     return roster.classes or 1
 
 

@@ -151,8 +151,10 @@ class Result:
         """
         if metric not in self.per_client:
             raise CoterieError(f"this run has no {metric!r}; it has {', '.join(self.per_client)}.")
+        own = self.trained.task.spec.row_metrics()
+        defined = own[metric] if metric in own else METRICS[metric]
         samples = self.per_client["rows"]
-        return score_clients(self.per_client[metric], samples, METRICS[metric].higher_is_better)
+        return score_clients(self.per_client[metric], samples, defined.higher_is_better)
 
     @property
     def accuracy(self) -> Scores:

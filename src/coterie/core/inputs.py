@@ -81,7 +81,7 @@ def pack_inputs(x: Mapping[str, Tensor], fields: Sequence[InputField], whose: st
             f"the inputs of {whose} have different numbers of rows: {listed}",
             "give one of each per row",
         )
-    columns = [x[name].flatten(1) for name in names]
+    columns = [x[name][:, None].flatten(1) for name in names]
     if all(field.tokens for field in fields):
         return torch.cat(columns, 1)
     dtype = torch.get_default_dtype()

@@ -14,6 +14,7 @@ from coterie.data.natural import by_key, from_keys
 from coterie.data.regression import linear
 from coterie.data.rotation import holdouts, mixture, rotated
 from coterie.data.schema import Schema
+from coterie.data.shakespeare import shakespeare
 from coterie.data.spec import load, maker, makers
 from coterie.data.sql import sql
 from coterie.data.store import open_store
@@ -47,6 +48,7 @@ __all__ = [
     "open_store",
     "pathological",
     "rotated",
+    "shakespeare",
     "sql",
     "store",
     "table",

@@ -132,7 +132,13 @@ def compare_groups(fed: Federation, groups: np.ndarray) -> GroupDifferences:
     Args:
         fed: The data.
         groups: int64 [N], the group of each client; −1: none.
+
+    Returns:
+        The differences; none for inputs of several parts and for targets beside one class or number
+        per row.
     """
+    if fed.kind not in ("classification", "regression") or fed.fields:
+        return GroupDifferences("label", {}, [])
     sizes = fed.train.sizes.tolist()
     clients = list(zip(fed.train.x.split(sizes), fed.train.y.split(sizes)))[: len(fed)]
     label = "label" if fed.schema is None else fed.schema.label
