@@ -21,7 +21,8 @@ from test_docs import ROOT, parse
 
 PAGES = {page.stem: page for page in sorted((ROOT / "docs").glob("*.md"))}
 FENCE = re.compile(r'^```(\w*)(?: title="(.+?)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
-ABSENT = re.compile(r":(mnist|fashion_mnist|cifar10|unipen|har)\b")  # sets that are not embedded
+# sets that are not embedded
+ABSENT = re.compile(r":(mnist|fashion_mnist|cifar10|unipen|har)\b|shakespeare")
 Capture = pytest.CaptureFixture[str]
 
 
