@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -398,14 +399,18 @@ class Task:
             if self.spec.augment is not None:
                 assert draws is not None
                 inputs = self.spec.augment(inputs, draws)
-            # no cache: under vmap it would keep casts of one client's weights for another's
-            with torch.autocast(
-                self.device.type, torch.bfloat16, enabled=self.spec.autocast, cache_enabled=False
-            ):
+            with self._precision():
                 out = functional_call(self.module, {**counters(self.module), **given}, (inputs,))
         if self.spec.autocast:
             out = tree_map(lambda v: v.to(self.dtype) if v.dtype == torch.bfloat16 else v, out)
         return out, forward
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        """bfloat16 for matrix products and convolutions, with `ModelSpec(autocast=True)`."""
+        if not self.spec.autocast:
+            return nullcontext()
+        # no cache: under vmap it would keep casts of one client's weights for another's
+        return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
     @property
     def loss_unit(self) -> float:

@@ -13,4 +13,4 @@ from coterie.metrics.scores import evaluation_row as evaluation_row
 from coterie.metrics.scores import find_comparison_metric as find_comparison_metric
 from coterie.metrics.scores import main_metric as main_metric
 from coterie.metrics.scores import score_clients as score_clients
-from coterie.metrics.scores import sum_over_samples as sum_over_samples
+from coterie.metrics.sums import sum_over_samples as sum_over_samples
