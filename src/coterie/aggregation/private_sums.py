@@ -35,6 +35,7 @@ import torch
 from torch import Tensor
 
 from coterie.aggregation.aggregator import PartialAggregate
+from coterie.aggregation.canaries import Canaries
 from coterie.aggregation.clipping import Clipping, weights_by_value
 from coterie.aggregation.exchange import Exchange
 from coterie.aggregation.fixed_point import SCALE, FixedPoint
@@ -93,6 +94,7 @@ class PrivateRelease:
         calls: The largest number of exchanges in round 0 and in any later round.
         noise: Where noise comes from.
         record: Called before each exchange with round, function and noise multiplier.
+        canaries: In an audit, simulated clients with random updates.
     """
 
     noise_multiplier: float
@@ -102,6 +104,8 @@ class PrivateRelease:
     calls: tuple[int, int]
     noise: NoiseSource
     record: Callable[[int, str, float], None] = lambda round, function, z: None
+    canaries: Canaries | None = None
+    sampling_rate: float = 1.0  # q, for canaries
 
     def begin(self, exchange: Exchange) -> PrivateSums:
         """Record an exchange and return its step."""
@@ -193,17 +197,46 @@ class PrivateSums:
     # -- on the server
     def server(self, result: PartialAggregate) -> PartialAggregate:
         """Add noise to the sums, and the starts to the updates; adapt C."""
+        result = self._add_canaries(result)
         assert result.updates is not None
         totals: dict[str, Params] = {}
         mass: dict[str, Tensor] = {}
         for name, value in result.totals.items():
             mass[name] = self._noised_count(name, result.mass[name])
             noised = {k: self._noised(v, name, k) for k, v in value.items()}
+            if name == self._canary_value and self.release.canaries is not None:
+                count = mass[name].double().numpy()[:, None]
+                steps = np.concatenate([v.double().flatten(1).numpy() for v in noised.values()], 1)
+                self.release.canaries.follow(np.where(count > 0, steps, 0) / count.clip(min=1))
             totals[name] = self._add_starts(name, noised, mass[name])
         if self.release.is_adaptive:
             below = self._noised(result.updates.report[BELOW] * self.count_scale, BELOW)
             self._adapt(float(below) / self.count_scale)
         return result._replace(totals=totals, mass=mass, updates=Upload({}, {}, {}))
+
+    @property
+    def _canary_value(self) -> str:
+        """The value that canaries send: the first that is not empty."""
+        values = self.exchange.template.values
+        return next((name for name, value in values.items() if value), "")
+
+    def _add_canaries(self, result: PartialAggregate) -> PartialAggregate:
+        """Add the sampled canaries' updates, each as long as clipping allows."""
+        canaries, name = self.release.canaries, self._canary_value
+        if canaries is None or not name:
+            return result
+        clusters, value = len(result.mass[name]), result.totals[name]
+        chance = self.release.noise.uniform(canaries.count, self.exchange.call.version, "canaries")
+        taken = chance < self.release.sampling_rate
+        sizes = [v[0].numel() for v in value.values()]
+        sums = self.bound * canaries.contribute(clusters, sum(sizes), taken)
+        pieces = torch.from_numpy(sums).split(sizes, dim=1)
+        added = {k: v + p.reshape(v.shape).to(v) for (k, v), p in zip(value.items(), pieces)}
+        members = torch.from_numpy(canaries.members(clusters, taken)).to(result.mass[name])
+        return result._replace(
+            totals={**result.totals, name: added},
+            mass={**result.mass, name: result.mass[name] + members},
+        )
 
     def _noised(self, v: Tensor, *purpose: object) -> Tensor:
         version = self.exchange.call.version

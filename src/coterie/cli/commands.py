@@ -66,6 +66,11 @@ COMMANDS = {
     "check": Command(
         "check METHOD [FLAGS]", "check a method of your own: my.py:Method", "check.check"
     ),
+    "audit": Command(
+        "audit RUN [--canaries N]",
+        "train a private run again with canary clients: a lower bound of ε beside the promise",
+        "audit.audit",
+    ),
     "store": Command(
         "store PATH --data SPEC", "write a data set to disk, for faster runs", "store.store"
     ),

@@ -190,7 +190,7 @@ class Run:
         """Begin the ledger of a new run; `restore` reads that of a resumed one."""
         options = self.options
         if self.folder is not None and (self.folder.path / LEDGER).exists():
-            self._use_ledger(PrivacyLedger.read(self.folder.path, None))
+            self.use_ledger(PrivacyLedger.read(self.folder.path, None))
             return
         calls = calls_per_round(self.method)
         promise = make_promise(
@@ -206,9 +206,10 @@ class Run:
         trusted = "the server, which sees updates and adds the noise"
         if options.secure:
             trusted = "the server, which sees sums over clients and adds the noise"
-        self._use_ledger(PrivacyLedger(promise, clients=len(self.roster), trusted=trusted))
+        self.use_ledger(PrivacyLedger(promise, clients=len(self.roster), trusted=trusted))
 
-    def _use_ledger(self, ledger: PrivacyLedger) -> None:
+    def use_ledger(self, ledger: PrivacyLedger) -> None:
+        """Keep the promise of a ledger, and write down in it what is released."""
         self.ledger = ledger
         promise = ledger.promise
         self.pipeline.private = PrivateRelease(
@@ -219,6 +220,7 @@ class Run:
             calls=calls_per_round(self.method),
             noise=self.noise,
             record=ledger.record,
+            sampling_rate=promise.sampling_rate,
         )
         # a round that is repeated after a crash would be counted twice
         self.saves_every_round = True
@@ -614,7 +616,7 @@ class Run:
         if saved is None:
             return
         if self.options.dp == "clients":
-            self._use_ledger(PrivacyLedger.read(self.folder.path, saved.head["privacy"]))
+            self.use_ledger(PrivacyLedger.read(self.folder.path, saved.head["privacy"]))
         self._restore_snapshot(saved.trees, saved.head)
         self.history = self.folder.rows(until=self.round)
         self._check_budget()
