@@ -13,12 +13,13 @@ from reproduction.catalogue import (
     fedsoft_images,
     ifca,
     ifca_figure3,
+    mr_mtl,
     natural,
     threshold,
 )
 from reproduction.spec import Experiment
 
-NOTES = ("ifca", "cfl_mgd", "fedsoft", "cgpfl", "threshold", "natural")
+NOTES = ("ifca", "cfl_mgd", "fedsoft", "cgpfl", "threshold", "mr_mtl", "natural")
 KINDS = {"Findings": "findings", "Open points": "open_points"}  # heading: field of Experiment
 
 
@@ -61,5 +62,6 @@ EXPERIMENTS = with_notes(
     *fedsoft_images.EXPERIMENTS,
     *cgpfl.EXPERIMENTS,
     *threshold.EXPERIMENTS,
+    *mr_mtl.EXPERIMENTS,
     *natural.EXPERIMENTS,
 )
