@@ -402,6 +402,8 @@ def private_obstacle(method: Any) -> str | None:
             for report, kind in declaration.report.items():
                 if kind.secure == "summed" and kind.private == "refused":
                     what = f"its server needs the report {report!r} of {name}() without noise"
+        if what is not None and declaration.rounds == "start" and hasattr(method, "init"):
+            what += "; a start without clients, such as clusters=2 with init=random, can"
         if what is not None:
             return f"{method.name} cannot run under client-level differential privacy: {what}"
     calls, _ = calls_per_round(method)
