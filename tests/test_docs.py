@@ -239,7 +239,7 @@ def test_the_readme_names_the_method(name: str) -> None:
 
 def lacking(cls: type[Algorithm], source: str) -> list[str]:
     """The kinds of test that a method's test file lacks."""
-    wanted = {"by_hand": "by_hand", "numpy": "numpy"}
+    wanted = {"by_hand": "by_hand", "numpy": "numpy|plain_pytorch"}
     if cls.groups is not Algorithm.groups:
         wanted["planted or found"] = "planted|found"
     return [

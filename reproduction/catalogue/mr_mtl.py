@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 import coterie as ct
+from coterie.core.contract import Algorithm
 from coterie.core.errors import CoterieError
 from coterie.data import Federation
 from coterie.data.federation import Ragged
@@ -64,7 +66,7 @@ def load_schools(cell: TableCell) -> Federation:
         train.append((x[at_train], y[at_train]))
         test.append((x[at_test], y[at_test]))
     return Federation(
-        names=[f"school {school}" for school in schools[:limit]],
+        names=tuple(f"school {school}" for school in schools[:limit]),
         train=_ragged(train),
         test=_ragged(test),
         kind="regression",
@@ -100,11 +102,11 @@ def measure_school(cell: TableCell, folder: Path) -> Measured:
     return Measured(values, read_curves(result))
 
 
-HOW = {"batch": 32, "local_epochs": 1, "lr": 0.01 * LOSS_FACTOR}
+HOW: dict[str, Any] = {"batch": 32, "local_epochs": 1, "lr": 0.01 * LOSS_FACTOR}
 # with half the gradient, clipping at 1 and the pull λ are theirs at twice the values
 PRIVATE = {"dp": "rows", "epsilon": 6.0, "delta": 1e-3, "dp_clip": 1.0 / LOSS_FACTOR}
 LAMBDA = 1.0 / LOSS_FACTOR
-METHODS = {
+METHODS: dict[str, Algorithm] = {
     "mr-mtl": ct.MRMTL(lam=LAMBDA, **HOW),
     "fedavg": ct.FedAvg(**HOW),
     "local": ct.LocalOnly(**HOW),

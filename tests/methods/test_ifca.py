@@ -667,12 +667,9 @@ def test_option_1_with_one_cluster_is_gradient_descent(problem: str) -> None:
     assert_same_models(one(finished(run).state.centres), w)
 
 
-def test_sharing_every_layer_is_fedavg() -> None:
-    p = lines()
-    shared = p.run(ct.IFCA(clusters=3, lr=0.05, init="random", share=("weight", "bias")), **SOME)
-    fedavg = p.run(ct.FedAvg(lr=0.05, weighted=False), **SOME)
-    assert all(len(v) == 1 for v in shared.state.centres.values())
-    assert_same_models(one(shared.state.centres), one(fedavg.state))
+def test_sharing_every_layer_is_refused() -> None:
+    with pytest.raises(ct.CoterieError, match="share names all layers .*use fedavg"):
+        lines().run(ct.IFCA(clusters=3, init="random", share=("weight", "bias")), **SOME)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,6 @@ from coterie.metrics.scores import METRICS as METRICS
 from coterie.metrics.scores import Metric as Metric
 from coterie.metrics.scores import Row as Row
 from coterie.metrics.scores import Scores as Scores
-from coterie.metrics.scores import evaluation_row as evaluation_row
 from coterie.metrics.scores import find_comparison_metric as find_comparison_metric
 from coterie.metrics.scores import main_metric as main_metric
 from coterie.metrics.scores import score_clients as score_clients
-from coterie.metrics.sums import sum_over_samples as sum_over_samples

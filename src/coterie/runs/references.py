@@ -22,7 +22,9 @@ import torch
 from coterie.core.errors import CoterieError
 from coterie.core.task import Batch
 from coterie.data.federation import Federation, Ragged
-from coterie.metrics import Row, evaluation_row, sum_over_samples
+from coterie.metrics import Row
+from coterie.metrics.scores import evaluation_row
+from coterie.metrics.sums import sum_over_samples
 from coterie.runs.config import encode_readable
 from coterie.runs.files import write_text
 from coterie.runs.options import Options
