@@ -31,7 +31,8 @@ Softmax regression on MNIST in four rotations, {SAMPLES} rows per client, {ROUND
 local steps, each client in a round with probability {PARTICIPATION}, δ = {DELTA:g}, clipping at the
 median norm (`dp_clip="auto"`). IFCA starts from four random models. "worst 10 %": mean accuracy of
 the clients with the lowest; without privacy it is over the clients' own scores, with privacy from a
-histogram. Scores are those of a simulation: ε covers the models. One run per cell."""
+histogram. Scores are those of a simulation: ε covers the models. One run per cell,
+and noise differs between runs; rows that are missing have not been run yet."""
 
 
 def measure(clients: int, method: str, epsilon: float | None) -> dict[str, Any]:

@@ -21,7 +21,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
 
 CONFIDENCE = 0.95
 FALSE_POSITIVES = (0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 1e-3, 1e-4, 1e-6)  # f of each threshold
@@ -94,6 +93,8 @@ def epsilon_lower_bound(
         >>> round(epsilon_lower_bound([0.5] * 50, dimension=1000, delta=1e-5), 1)
         13.7
     """
+    from scipy import stats  # loads slowly
+
     scaled = np.asarray(cosines) * math.sqrt(dimension)  # standard normal without canaries
     m = len(scaled)
     error = (1 - CONFIDENCE) / len(FALSE_POSITIVES)  # of each threshold, so that all hold together
