@@ -17,6 +17,7 @@ from coterie.core.inputs import fields_of, pack_inputs, unpack_inputs
 from coterie.core.losses import MEAN_SQUARED_ERROR, binary_cross_entropy, position_cross_entropy
 from coterie.core.task import Batch
 from coterie.metrics.sums import sum_over_samples
+from coterie.runs.references import fit_references
 
 CLASSES, TOKENS, LABELS = 4, 5, 3
 
@@ -375,6 +376,7 @@ def test_what_does_not_apply_is_refused_in_a_sentence(tmp_path) -> None:
         train("multilabel", ct.Mixed(clusters=2))
     with pytest.raises(CoterieError, match="outputs of targets of the kind custom have no mixture"):
         train("custom", ct.FedEM(clusters=2, lr=0.1))
+    assert fit_references(federation("tokens"), seed=0) == []
     with pytest.raises(CoterieError, match="stores hold rows with one input and one label"):
         ct.data.store(federation("tokens"), tmp_path / "store")
     page = ct.report(tmp_path / "run", tmp_path / "page.html").read_text()

@@ -63,6 +63,8 @@ def fit_references(fed: Federation, seed: int) -> list[Row]:
         >>> [row["method"] for row in fit_references(fed, seed=0)][:2]
         ['ridge regression', 'gradient boosting']
     """
+    if fed.kind not in ("classification", "regression") or fed.fields:
+        return []
     x, y, site = gather_rows(fed.train, len(fed))
     if x.ndim != 2 or x.size > MOST_NUMBERS or not len(fed.test.y):
         return []
