@@ -140,6 +140,7 @@ EXPERIMENTS = (
         ),
         scales={
             "full": TableScale(seeds=5),
+            "medium": TableScale(seeds=2),
             "smoke": TableScale(
                 seeds=1,
                 data_options={"schools": 6},

@@ -138,12 +138,17 @@ class RowLedger:
     def affordable(self, ids: Tensor) -> Tensor:
         """Which of these sites can take part in another round, bool [n]."""
         trainings, choices = self.per_round
-
-        def can(i: int) -> bool:
-            done = int(self.trainings[i]), int(self.choices[i])
-            return self.budgets[i].affords(done[0] + trainings, done[1] + choices)
-
-        return torch.tensor([can(i) for i in ids.tolist()], dtype=torch.bool)
+        at = ids.numpy()
+        then = list(
+            zip(
+                [self.budgets[i] for i in at],
+                (self.trainings[at] + trainings).tolist(),
+                (self.choices[at] + choices).tolist(),
+            )
+        )
+        # sites of equal size lose the same
+        can = {each: each[0].affords(each[1], each[2]) for each in set(then)}
+        return torch.tensor([can[each] for each in then], dtype=torch.bool)
 
     def epsilon(self) -> float:
         """ε of the site that has lost most."""
