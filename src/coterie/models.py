@@ -183,10 +183,10 @@ def lstm(roster: Roster, option: str) -> Factory:
         raise CoterieError(
             "the model lstm is for tokens, each with a class, and the data are others: use mlp."
         )
-    return partial(TokenLSTM, roster.classes or 1, int(option or 64))
+    return partial(_TokenLSTM, roster.classes or 1, int(option or 64))
 
 
-class TokenLSTM(nn.Module):
+class _TokenLSTM(nn.Module):
     """Logits [n, T, classes] of the token after each of x [n, T], whose tokens are the classes."""
 
     def __init__(self, classes: int, units: int) -> None:

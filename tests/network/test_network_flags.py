@@ -122,7 +122,7 @@ def test_help_lists_every_command_of_a_network_and_each_is_there(capsys):
             assert f"coterie network {command.usage} " in printed and command.help in printed
             assert command.usage.split()[0] == name
     for command in NETWORK_COMMANDS.values():
-        assert callable(import_command(command.place))
+        assert callable(import_command(command.function))
 
 
 @pytest.mark.parametrize("command", ["simulate", "server"])

@@ -31,7 +31,7 @@ def sql(
     """The rows of an SQL query for all clients, with a column that names the client.
 
     The result is encoded as in `from_frames`. A query on the command line may be a file:
-    `--data 'sql:sqlite:///clinics.db' --data.query query.sql`.
+    the data set `sql:sqlite:///clinics.db` with the option `query` set to `query.sql`.
 
     Args:
         url: The database: a DuckDB file as `duckdb:///clinics.duckdb`, `duckdb://` for a query of

@@ -100,7 +100,6 @@ ZERO = 1e-8  # variances below are zero
 START_VARIANCE = 0.05
 PRIOR_SQUARES = 1e-3  # added to the squares of a variance between clients,
 PRIOR_COUNT = 0.5  # and to their number
-LEAST_POOLED = 1e-4  # smaller variances count as this much in their average
 MAX_FEATURES = 400  # with curves; beyond it, auto takes straight lines
 MAX_VARIANCE = 4.0  # of coefficients for classes, on the scale of log odds
 
@@ -720,13 +719,9 @@ def to_labels(task: Task, units: Units, values: Tensor) -> Tensor:
 def pool(squares: Tensor, counts: Tensor, weight: float = 1.0) -> tuple[Tensor, Tensor]:
     """Add `weight` observations of average size to each of several variances, [..., L, q].
 
-    A variance that few observations determine is then near the average of all, instead of 0. The
-    average is geometric: one large variance among many small ones, such as that of the intercept,
-    does not raise the others.
+    A variance that few observations determine is then near the average of all, instead of 0.
     """
-    logs = (squares / counts.clamp(min=1e-12)).clamp(min=LEAST_POOLED).log()
-    mean = (counts * logs).sum((-2, -1), keepdim=True) / counts.sum((-2, -1), keepdim=True)
-    average = mean.exp()
+    average = squares.sum((-2, -1), keepdim=True) / counts.sum((-2, -1), keepdim=True)
     return squares + weight * average, counts + weight
 
 
